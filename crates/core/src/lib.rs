@@ -1,0 +1,13 @@
+//! Every high-availability decision of Holdfast, as pure and synchronous state machines.
+//!
+//! Nothing here reads a clock, a socket, a file or a random source: time, identifiers and jitter are values
+//! that the caller hands in, and what must happen comes back as a list of effects. The service crates are the
+//! shells that perform those effects, in order, persisting before they send.
+
+pub mod kind;
+pub mod term;
+pub mod time;
+
+pub use kind::Kind;
+pub use term::{Epoch, Generation, Term};
+pub use time::Mono;

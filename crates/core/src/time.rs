@@ -1,0 +1,99 @@
+//! Monotonic time as a value.
+//!
+//! Decisions compare instants of one machine's monotonic clock only; the wall clock is for certificates, display
+//! and protocol fields that demand it.
+
+use std::fmt;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+/// An instant of a monotonic clock, in nanoseconds since an origin that the process chose at its start.
+#[derive(Clone, Copy, Debug, Default, Deserialize, Eq, Hash, Ord, PartialEq, PartialOrd, Serialize)]
+#[serde(transparent)]
+pub struct Mono(u64);
+
+impl Mono {
+    /// The origin.
+    pub const ZERO: Self = Self(0);
+    /// Later than every instant that occurs.
+    pub const FAR: Self = Self(u64::MAX);
+
+    /// An instant `nanos` after the origin.
+    pub const fn from_nanos(nanos: u64) -> Self {
+        Self(nanos)
+    }
+
+    /// An instant `millis` after the origin.
+    pub const fn from_millis(millis: u64) -> Self {
+        Self(millis.saturating_mul(1_000_000))
+    }
+
+    /// Nanoseconds since the origin.
+    pub const fn as_nanos(self) -> u64 {
+        self.0
+    }
+
+    /// The instant `d` later; saturates at [`Mono::FAR`].
+    pub fn after(self, d: Duration) -> Self {
+        Self(self.0.saturating_add(u64::try_from(d.as_nanos()).unwrap_or(u64::MAX)))
+    }
+
+    /// How long ago `earlier` was; zero when it lies ahead.
+    pub const fn since(self, earlier: Self) -> Duration {
+        Duration::from_nanos(self.0.saturating_sub(earlier.0))
+    }
+
+    /// How long until `later`; zero when it has passed.
+    pub const fn until(self, later: Self) -> Duration {
+        later.since(self)
+    }
+}
+
+impl fmt::Display for Mono {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:.3}s", self.since(Self::ZERO).as_secs_f64())
+    }
+}
+
+/// Spreads `base` by a fraction: `unit` in `0.0..=1.0` is the caller's random number, and the result lies in
+/// `base * (1 - fraction) ..= base * (1 + fraction)`.
+pub fn jittered(base: Duration, fraction: f64, unit: f64) -> Duration {
+    let factor = 1.0 - fraction + 2.0 * fraction * unit.clamp(0.0, 1.0);
+    base.mul_f64(factor.max(0.0))
+}
+
+/// The delay before attempt `attempt` (0 for the first retry): doubles from `first`, never above `ceiling`.
+pub fn doubling(first: Duration, ceiling: Duration, attempt: u32) -> Duration {
+    first.saturating_mul(1u32.checked_shl(attempt.min(31)).unwrap_or(u32::MAX)).min(ceiling)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn differences_never_go_below_zero() {
+        let (a, b) = (Mono::from_millis(5), Mono::from_millis(9));
+        assert_eq!(b.since(a), Duration::from_millis(4));
+        assert_eq!(a.since(b), Duration::ZERO);
+        assert_eq!(a.until(b), Duration::from_millis(4));
+        assert_eq!(Mono::FAR.after(Duration::from_secs(1)), Mono::FAR);
+    }
+
+    #[test]
+    fn jitter_spans_both_sides() {
+        let base = Duration::from_secs(10);
+        assert_eq!(jittered(base, 0.2, 0.0), Duration::from_secs(8));
+        assert_eq!(jittered(base, 0.2, 0.5), base);
+        assert_eq!(jittered(base, 0.2, 1.0), Duration::from_secs(12));
+    }
+
+    #[test]
+    fn doubling_stops_at_its_ceiling() {
+        let (first, ceiling) = (Duration::from_millis(5), Duration::from_millis(60));
+        let delays: Vec<_> = (0..5).map(|n| doubling(first, ceiling, n).as_millis()).collect();
+        assert_eq!(delays, [5, 10, 20, 40, 60]);
+        assert_eq!(doubling(first, ceiling, 200), ceiling);
+    }
+}
