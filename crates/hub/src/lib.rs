@@ -1,1 +1,21 @@
-//! placeholder
+//! The hub role: a raft cluster that issues short-lived database credentials.
+//!
+//! Layers, top down: `api` (HTTP, the pipeline of checks, forwarding) · `mount` and the engines (`auth`, `kv`,
+//! `database`, `sys`) · `lease`, `policy`, `audit`, `quota` · `storage` (typed, encrypted, fenced) · `barrier` ·
+//! `store` (consensus and disk).
+
+pub mod audit;
+pub mod auth;
+pub mod barrier;
+pub mod cluster;
+pub mod error;
+pub mod hub;
+pub mod lease;
+pub mod logical;
+pub mod mount;
+pub mod policy;
+pub mod quota;
+pub mod storage;
+pub mod store;
+
+pub use error::ApiError;

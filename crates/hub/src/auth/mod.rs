@@ -1,0 +1,3 @@
+//! Tokens and the login methods that hand them out.
+
+pub mod token;

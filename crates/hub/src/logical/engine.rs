@@ -1,0 +1,62 @@
+//! The interface of a mount type.
+
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use holdfast_core::Term;
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+use super::{Operation, Request, Response};
+use crate::error::ApiError;
+use crate::hub::Hub;
+use crate::mount::MountEntry;
+use crate::storage::Storage;
+
+/// What a handler works with: the hub's services and a view of the store that is fenced by the term under which
+/// the request was let in.
+#[derive(Clone)]
+pub struct Cx {
+    /// The services of this node.
+    pub hub: Arc<Hub>,
+    /// The whole store, fenced.
+    pub storage: Storage,
+    /// The term under which the work was let in.
+    pub term: Term,
+    /// When the answer is no longer wanted.
+    pub deadline: Instant,
+    /// Cancelled when the client is gone or leadership is lost.
+    pub cancel: CancellationToken,
+}
+
+/// A mount type: secrets engine, login method or system backend.
+#[async_trait]
+pub trait Engine: Send + Sync + 'static {
+    /// Whether the path (inside the mount) is open to callers without a token.
+    fn unauthenticated(&self, _operation: Operation, _rest: &str) -> bool {
+        false
+    }
+
+    /// Whether the path (inside the mount) needs the `sudo` capability beside the operation's own.
+    fn sudo(&self, _rest: &str) -> bool {
+        false
+    }
+
+    /// Whether what a write addresses is there: then it needs `update`, else `create`.
+    async fn exists(&self, _cx: &Cx, _mount: &MountEntry, _request: &Request) -> Result<bool, ApiError> {
+        Ok(true)
+    }
+
+    /// Field names of requests and answers that audit lines show in clear.
+    fn audit_clear(&self) -> &'static [&'static str] {
+        &[]
+    }
+
+    /// Answers a request.
+    async fn handle(&self, cx: &Cx, mount: &MountEntry, request: &Request) -> Result<Response, ApiError>;
+
+    /// Called when the mount is removed, after its leases are revoked and before its storage is deleted.
+    async fn unmounted(&self, _cx: &Cx, _mount: &MountEntry) -> Result<(), ApiError> {
+        Ok(())
+    }
+}
