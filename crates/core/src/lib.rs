@@ -5,9 +5,12 @@
 //! shells that perform those effects, in order, persisting before they send.
 
 pub mod kind;
+pub mod leadership;
+pub mod retry;
+pub mod shutdown;
 pub mod term;
 pub mod time;
 
 pub use kind::Kind;
-pub use term::{Epoch, Generation, Term};
+pub use term::{Epoch, Generation, LogIndex, MemberId, Term};
 pub use time::Mono;

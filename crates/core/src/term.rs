@@ -52,8 +52,35 @@ growing! {
     Epoch
 }
 growing! {
+    /// A position in the replicated log; 0 stands before the first entry.
+    LogIndex
+}
+growing! {
     /// A version of a configuration handed out by a control plane.
     Generation
+}
+
+/// The number by which consensus knows a member of the cluster. It names, it does not order.
+#[derive(Clone, Copy, Debug, Default, Deserialize, Eq, Hash, Ord, PartialEq, PartialOrd, Serialize)]
+#[serde(transparent)]
+pub struct MemberId(u64);
+
+impl MemberId {
+    /// Wraps a number.
+    pub const fn new(value: u64) -> Self {
+        Self(value)
+    }
+
+    /// The bare number, for wire formats and display.
+    pub const fn into_inner(self) -> u64 {
+        self.0
+    }
+}
+
+impl fmt::Display for MemberId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
 }
 
 #[cfg(test)]

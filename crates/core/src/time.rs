@@ -68,6 +68,48 @@ pub fn doubling(first: Duration, ceiling: Duration, attempt: u32) -> Duration {
     first.saturating_mul(1u32.checked_shl(attempt.min(31)).unwrap_or(u32::MAX)).min(ceiling)
 }
 
+/// A stream of numbers that a seed determines: jitter as data.
+///
+/// The shell draws the seed once from a real random source; from then on a machine that holds a `Spread` is a
+/// function of its inputs and can be replayed. Not for secrets.
+#[derive(Clone, Debug)]
+pub struct Spread(u64);
+
+impl Spread {
+    /// The stream that `seed` determines.
+    pub const fn new(seed: u64) -> Self {
+        Self(seed)
+    }
+
+    /// The next 64 bits (splitmix64).
+    pub const fn bits(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+        z ^ (z >> 31)
+    }
+
+    /// A number in `0..bound`; 0 when `bound` is 0.
+    pub const fn below(&mut self, bound: u64) -> u64 {
+        if bound == 0 { 0 } else { self.bits() % bound }
+    }
+
+    /// A number in `0.0..1.0`, as [`jittered`] wants it.
+    pub fn unit(&mut self) -> f64 {
+        const STEPS: f64 = (1u64 << 53) as f64;
+        (self.bits() >> 11) as f64 / STEPS
+    }
+}
+
+/// The earlier of two optional deadlines.
+pub fn earliest(a: Option<Mono>, b: Option<Mono>) -> Option<Mono> {
+    match (a, b) {
+        (Some(a), Some(b)) => Some(a.min(b)),
+        (one, other) => one.or(other),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -87,6 +129,15 @@ mod tests {
         assert_eq!(jittered(base, 0.2, 0.0), Duration::from_secs(8));
         assert_eq!(jittered(base, 0.2, 0.5), base);
         assert_eq!(jittered(base, 0.2, 1.0), Duration::from_secs(12));
+    }
+
+    #[test]
+    fn a_seed_determines_its_stream() {
+        let (mut a, mut b) = (Spread::new(7), Spread::new(7));
+        assert!((0..100).all(|_| a.bits() == b.bits()));
+        assert!((0..1000).map(|_| a.unit()).all(|u| (0.0..1.0).contains(&u)));
+        assert!((0..1000).all(|_| a.below(3) < 3));
+        assert_eq!(a.below(0), 0);
     }
 
     #[test]
