@@ -1,0 +1,54 @@
+//! Environment variables: `HOLDFAST__SERVER__HUB__NODE_ID` for any key, and the aliases a role names.
+
+use super::node::{Node, Value};
+use super::problems::Problems;
+use super::{Loader, ROLES};
+
+const PREFIX: &str = "HOLDFAST__";
+
+/// Lays the variables over `tree`. An alias is weaker than the same key spelt out.
+pub(super) fn read_into(loader: &Loader, tree: &mut Node, problems: &mut Problems) {
+    // The first alias that is set wins, so they are applied last to first.
+    for (variable, key) in loader.aliases.iter().rev() {
+        if let Some(text) = get(loader, variable, problems) {
+            put(tree, &loader.full(key), variable, text, problems);
+        }
+    }
+    let mut names: Vec<&str> = loader.environment.iter().filter_map(|(name, _)| name.to_str()).collect();
+    names.sort_unstable();
+    for name in names {
+        let Some(rest) = name.strip_prefix(PREFIX) else { continue };
+        let key = rest.split("__").map(str::to_ascii_lowercase).collect::<Vec<_>>().join(".");
+        let role = key.strip_prefix("server.").and_then(|k| k.split('.').next());
+        if role.is_some_and(|role| role != loader.role && ROLES.contains(&role)) {
+            continue;
+        }
+        if let Some(text) = get(loader, name, problems) {
+            put(tree, &key, name, text, problems);
+        }
+    }
+}
+
+fn get(loader: &Loader, name: &str, problems: &mut Problems) -> Option<String> {
+    let (_, value) = loader.environment.iter().find(|(n, _)| n == name)?;
+    let text = value.to_str().map(str::to_owned);
+    if text.is_none() {
+        problems.push(&format!("environment {name}"), "", "is not UTF-8 text", "set it to text");
+    }
+    text
+}
+
+fn put(tree: &mut Node, key: &str, variable: &str, text: String, problems: &mut Problems) {
+    let source = format!("environment {variable}");
+    let leaf = Node { source: source.as_str().into(), value: Value::Loose(text) };
+    if key.split('.').any(str::is_empty) {
+        problems.push(&source, key, "is not a key", "put two underscores between its parts");
+    } else if let Err(at) = tree.put(key, leaf) {
+        problems.push(
+            &source,
+            key,
+            format!("cannot be set: {at} holds a value or a table"),
+            "remove one of the two",
+        );
+    }
+}
