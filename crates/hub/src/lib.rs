@@ -17,5 +17,7 @@ pub mod policy;
 pub mod quota;
 pub mod storage;
 pub mod store;
+#[cfg(any(test, feature = "testing"))]
+pub mod testing;
 
 pub use error::ApiError;
