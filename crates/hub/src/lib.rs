@@ -7,9 +7,11 @@
 pub mod audit;
 pub mod auth;
 pub mod barrier;
+pub mod cached;
 pub mod cluster;
 pub mod error;
 pub mod hub;
+pub mod kv;
 pub mod lease;
 pub mod logical;
 pub mod mount;
@@ -17,6 +19,7 @@ pub mod policy;
 pub mod quota;
 pub mod storage;
 pub mod store;
+pub mod sys;
 #[cfg(any(test, feature = "testing"))]
 pub mod testing;
 

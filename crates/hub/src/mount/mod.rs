@@ -1,10 +1,27 @@
 //! The mount table: which engine serves which path.
+//!
+//! Contract: paths of mounts never contain each other, because every change of the table is conditional on the
+//! table it was decided on.
+
+pub mod change;
+pub mod registry;
+mod table;
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use crate::storage::Storage;
+use crate::cached::Cached;
+use crate::error::ApiError;
+use crate::storage::{Storage, StorageError};
+pub use table::Route;
+use table::{Engines, Table};
+
+/// Where the entries are, by path.
+const ENTRIES: &str = "sys/mounts/";
+/// 32 days, in seconds.
+const DEFAULT_TTL: u64 = 768 * 3600;
 
 /// A mounted engine.
 #[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
@@ -39,21 +56,90 @@ impl MountEntry {
     pub fn storage(&self, storage: &Storage) -> Storage {
         storage.view(&format!("logical/{}/", self.uuid))
     }
+
+    /// Whether it is a login method.
+    pub fn is_auth(&self) -> bool {
+        self.path.starts_with("auth/")
+    }
+}
+
+/// How long leases live, in seconds.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct LeaseTtls {
+    /// When nothing else is asked for.
+    pub default: u64,
+    /// At most, since the issue.
+    pub max: u64,
+}
+
+impl Default for LeaseTtls {
+    fn default() -> Self {
+        Self { default: DEFAULT_TTL, max: DEFAULT_TTL }
+    }
 }
 
 /// The mount table, cached until an applied entry changes it.
 pub struct Mounts {
     storage: Storage,
+    engines: Engines,
+    table: Cached<Table>,
+    system: LeaseTtls,
 }
 
 impl Mounts {
-    /// Over the whole store.
+    /// Over the whole store, with the default lease times.
     pub fn new(storage: Storage) -> Self {
-        Self { storage }
+        Self::with_ttls(storage, LeaseTtls::default())
+    }
+
+    /// Over the whole store, with the lease times of the configuration.
+    pub fn with_ttls(storage: Storage, system: LeaseTtls) -> Self {
+        let engines = registry::TYPES.iter().map(|t| (t.name, (t.engine)())).collect();
+        let table = Cached::watching(&storage, &[ENTRIES]);
+        Self { storage, engines, table, system }
     }
 
     /// The store below.
     pub fn storage(&self) -> &Storage {
         &self.storage
+    }
+
+    /// The mount that answers `path`, which carries no `/v1/`. A mount that is being removed answers nothing.
+    pub fn route(&self, path: &str) -> Result<Option<Route>, ApiError> {
+        Ok(self.table()?.route(path, &self.engines).filter(|route| !route.mount.tainted))
+    }
+
+    /// The mount to which `path` belongs, also while that is being removed: for revocations.
+    pub fn owner(&self, path: &str) -> Result<Option<Route>, ApiError> {
+        Ok(self.table()?.route(path, &self.engines))
+    }
+
+    /// All mounts by path, those that are being removed too.
+    pub fn all(&self) -> Result<Vec<Arc<MountEntry>>, ApiError> {
+        Ok(self.table()?.entries().cloned().collect())
+    }
+
+    /// The mount at exactly this path, which ends with a slash.
+    pub fn get(&self, path: &str) -> Result<Option<Arc<MountEntry>>, ApiError> {
+        Ok(self.table()?.get(path).cloned())
+    }
+
+    /// The lease times that hold for a mount: its own where set, never above the system's maximum.
+    pub fn ttls(&self, mount: &MountEntry) -> LeaseTtls {
+        let or = |own: u64, system: u64| if own == 0 { system } else { own };
+        let max = or(mount.max_lease_ttl, self.system.max).min(self.system.max);
+        LeaseTtls { default: or(mount.default_lease_ttl, self.system.default).min(max), max }
+    }
+
+    /// The lease times of the configuration.
+    pub fn system_ttls(&self) -> LeaseTtls {
+        self.system
+    }
+
+    fn table(&self) -> Result<Arc<Table>, StorageError> {
+        self.table.load(|| {
+            let stored = self.storage.scan::<MountEntry>(ENTRIES, None, usize::MAX)?;
+            Ok(Table::new(stored.into_iter().map(|(_, stored)| stored.value)))
+        })
     }
 }

@@ -1,0 +1,55 @@
+//! The mount type `kv`: values under paths, plain (version 1) or with their history (version 2).
+
+mod plain;
+
+use std::sync::Arc;
+
+use async_trait::async_trait;
+
+use crate::error::ApiError;
+use crate::logical::{Cx, Engine, Request, Response};
+use crate::mount::MountEntry;
+use crate::storage::Storage;
+
+/// The engine of the mount type `kv`.
+pub fn engine() -> Arc<dyn Engine> {
+    Arc::new(Kv)
+}
+
+struct Kv;
+
+#[async_trait]
+impl Engine for Kv {
+    async fn exists(&self, cx: &Cx, mount: &MountEntry, request: &Request) -> Result<bool, ApiError> {
+        plain::exists(cx, mount, request)
+    }
+
+    async fn handle(&self, cx: &Cx, mount: &MountEntry, request: &Request) -> Result<Response, ApiError> {
+        plain::handle(cx, mount, request).await
+    }
+}
+
+/// Refuses a path that no value can have.
+fn check_path(path: &str) -> Result<(), ApiError> {
+    if path.is_empty() || path.ends_with('/') {
+        return Err(ApiError::unsupported_path());
+    }
+    if path.chars().any(char::is_control) {
+        return Err(ApiError::invalid("the path must not contain control characters"));
+    }
+    Ok(())
+}
+
+/// The names below `folder`, which is empty or ends with a slash; 404 when there are none.
+fn list(store: &Storage, folder: &str, request: &Request) -> Result<Response, ApiError> {
+    let (after, limit) = request.page()?;
+    let folder = match folder {
+        "" => String::new(),
+        named => format!("{}/", named.trim_end_matches('/')),
+    };
+    let keys = store.list(&folder, after.as_deref(), limit)?;
+    if keys.is_empty() {
+        return Err(ApiError::missing());
+    }
+    Ok(Response::keys(keys, None))
+}

@@ -1,0 +1,94 @@
+use serde_json::{Value, json};
+
+use super::*;
+use crate::testing;
+
+fn data(value: Value) -> Data {
+    Data::new(value.as_object().unwrap().clone())
+}
+
+fn text(outcome: Result<impl std::fmt::Debug, ApiError>) -> String {
+    let error = outcome.unwrap_err();
+    assert_eq!(error.status(), 400);
+    error.to_string()
+}
+
+#[tokio::test]
+async fn a_mount_is_routed_to_at_once_and_no_more_after_it_is_disabled() {
+    let (_store, hub, cx) = testing::hub();
+    assert!(hub.mounts.route("team/kv/a").unwrap().is_none());
+    enable(&cx, Family::Secret, "team/kv", &data(json!({"type": "kv-v2"}))).await.unwrap();
+    let route = hub.mounts.route("team/kv/a").unwrap().unwrap();
+    assert_eq!((route.rest.as_str(), route.mount.kind.as_str()), ("a", "kv"));
+    assert_eq!(route.mount.options.get("version").unwrap(), "2");
+    assert!(route.mount.accessor.starts_with("kv_") && route.mount.accessor.len() == 11);
+    let inside = route.mount.storage(&cx.storage);
+    inside.put("x", &1).await.unwrap();
+    disable(&cx, Family::Secret, "team/kv/").await.unwrap();
+    assert!(hub.mounts.route("team/kv/a").unwrap().is_none());
+    assert_eq!(inside.count("").unwrap(), 0);
+    disable(&cx, Family::Secret, "team/kv/").await.unwrap();
+}
+
+#[tokio::test]
+async fn paths_are_taken_once_and_never_nest() {
+    let (_store, _hub, cx) = testing::hub();
+    let kv = data(json!({"type": "kv"}));
+    enable(&cx, Family::Secret, "a/b", &kv).await.unwrap();
+    let refused = async |family, path| text(enable(&cx, family, path, &kv).await);
+    assert_eq!(refused(Family::Secret, "a/b/").await, "path is already in use at a/b/");
+    assert_eq!(refused(Family::Secret, "a").await, "existing mount at a/b/");
+    assert_eq!(refused(Family::Secret, "a/b/c").await, "existing mount at a/b/");
+    assert_eq!(refused(Family::Secret, "sys").await, "path is already in use at sys/");
+    assert_eq!(refused(Family::Secret, "sys/x").await, "cannot mount \"sys/x/\"");
+    assert_eq!(refused(Family::Secret, "auth/x").await, "cannot mount \"auth/x/\"");
+    assert_eq!(refused(Family::Auth, "x").await, "plugin not found in the catalog: kv");
+    assert_eq!(refused(Family::Secret, "x/../y").await, "path cannot contain parent references");
+}
+
+#[tokio::test]
+async fn of_two_concurrent_overlapping_mounts_one_stays() {
+    let (_store, hub, cx) = testing::hub();
+    let kv = data(json!({"type": "kv"}));
+    let enabling = ["n", "n/a", "n/a/b", "n"].map(|path| enable(&cx, Family::Secret, path, &kv));
+    let outcomes = futures_util::future::join_all(enabling).await;
+    assert_eq!(outcomes.iter().filter(|o| o.is_ok()).count(), 1);
+    assert_eq!(hub.mounts.all().unwrap().iter().filter(|e| e.path.starts_with("n/")).count(), 1);
+}
+
+#[tokio::test]
+async fn tuning_merges_and_keeps_to_the_system_maximum() {
+    let (_store, hub, cx) = testing::hub();
+    let system = hub.mounts.system_ttls();
+    let new = json!({"type": "kv", "config": {"default_lease_ttl": "1h", "max_lease_ttl": 7200}});
+    enable(&cx, Family::Secret, "kv", &data(new)).await.unwrap();
+    let ttls = async || {
+        let mount = hub.mounts.get("kv/").unwrap().unwrap();
+        let held = hub.mounts.ttls(&mount);
+        (held.default, held.max)
+    };
+    assert_eq!(ttls().await, (3600, 7200));
+    let tune = async |fields| tune(&cx, Family::Secret, "kv/", &data(fields)).await;
+    tune(json!({"description": "ours", "max_lease_ttl": "system"})).await.unwrap();
+    assert_eq!(ttls().await, (3600, system.max));
+    let warnings = tune(json!({"max_lease_ttl": "100000h"})).await.unwrap();
+    assert_eq!((warnings.len(), ttls().await), (1, (3600, system.max)));
+    assert_eq!(hub.mounts.get("kv/").unwrap().unwrap().description, "ours");
+    text(tune(json!({"default_lease_ttl": 10, "max_lease_ttl": 5})).await);
+    text(tune(json!({"options": {"version": "2"}})).await);
+    text(super::tune(&cx, Family::Secret, "nope/", &data(json!({}))).await);
+}
+
+#[tokio::test]
+async fn a_mount_with_leases_stays_and_answers_nothing() {
+    let (_store, hub, cx) = testing::hub();
+    enable(&cx, Family::Secret, "kv", &data(json!({"type": "kv"}))).await.unwrap();
+    cx.storage.put("lease/id/kv/a/1", &0).await.unwrap();
+    let refused = text(disable(&cx, Family::Secret, "kv").await);
+    assert!(refused.starts_with("1 ") && refused.contains("sys/leases/revoke-force/kv/"), "{refused}");
+    assert!(hub.mounts.route("kv/a").unwrap().is_none());
+    assert!(hub.mounts.owner("kv/a").unwrap().is_some());
+    cx.storage.delete("lease/id/kv/a/1").await.unwrap();
+    disable(&cx, Family::Secret, "kv").await.unwrap();
+    assert!(hub.mounts.owner("kv/a").unwrap().is_none());
+}

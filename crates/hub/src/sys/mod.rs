@@ -1,0 +1,45 @@
+//! The mount `sys/`: each family of paths is a file of its own, found by the first segment of the path.
+
+mod mounts;
+
+use std::sync::Arc;
+
+use async_trait::async_trait;
+
+use crate::error::ApiError;
+use crate::logical::{Cx, Engine, Request, Response};
+use crate::mount::MountEntry;
+use crate::mount::change::Family;
+
+/// The engine of the mount type `system`.
+pub fn engine() -> Arc<dyn Engine> {
+    Arc::new(Sys)
+}
+
+struct Sys;
+
+/// The first segment of a path and what follows it.
+fn split(path: &str) -> (&str, &str) {
+    path.split_once('/').unwrap_or((path, ""))
+}
+
+#[async_trait]
+impl Engine for Sys {
+    fn sudo(&self, rest: &str) -> bool {
+        let (family, _) = split(rest);
+        matches!(family, "auth")
+    }
+
+    fn audit_clear(&self) -> &'static [&'static str] {
+        &["type", "description", "path", "default_lease_ttl", "max_lease_ttl", "name", "lease_id", "keys"]
+    }
+
+    async fn handle(&self, cx: &Cx, _mount: &MountEntry, request: &Request) -> Result<Response, ApiError> {
+        let (family, rest) = split(&request.rest);
+        match family {
+            "mounts" => mounts::handle(cx, Family::Secret, rest, request).await,
+            "auth" => mounts::handle(cx, Family::Auth, rest, request).await,
+            _ => Err(ApiError::unsupported_path()),
+        }
+    }
+}
