@@ -11,6 +11,7 @@ use crate::auth::token::Tokens;
 use crate::cluster::Cluster;
 use crate::lease::Leases;
 use crate::logical::Cx;
+use crate::metrics::Metrics;
 use crate::mount::Mounts;
 use crate::policy::Policies;
 use crate::quota::Quotas;
@@ -34,6 +35,8 @@ pub struct Hub {
     pub audit: Audit,
     /// Quotas.
     pub quotas: Quotas,
+    /// What this node counts.
+    pub metrics: Metrics,
 }
 
 impl Hub {

@@ -14,6 +14,7 @@ pub mod hub;
 pub mod kv;
 pub mod lease;
 pub mod logical;
+pub mod metrics;
 pub mod mount;
 pub mod policy;
 pub mod quota;

@@ -21,6 +21,7 @@ use crate::cluster::{Cluster, ClusterError, Leader, Member, NodeAddress, NodeNam
 use crate::hub::Hub;
 use crate::lease::Leases;
 use crate::logical::{Cx, Data, Operation, Request};
+use crate::metrics::Metrics;
 use crate::mount::Mounts;
 use crate::policy::Policies;
 use crate::quota::Quotas;
@@ -51,6 +52,7 @@ pub fn hub_with(storage: Storage, cluster: Arc<FakeCluster>) -> Arc<Hub> {
         leases: Leases::new(storage.clone()),
         audit: Audit::new(storage.clone()),
         quotas: Quotas::new(storage.clone()),
+        metrics: Metrics::new(),
         storage,
     })
 }

@@ -1,5 +1,6 @@
 //! The mount `sys/`: each family of paths is a file of its own, found by the first segment of the path.
 
+pub mod metrics;
 mod mounts;
 
 use std::sync::Arc;
@@ -39,6 +40,7 @@ impl Engine for Sys {
         match family {
             "mounts" => mounts::handle(cx, Family::Secret, rest, request).await,
             "auth" => mounts::handle(cx, Family::Auth, rest, request).await,
+            "metrics" => metrics::handle(&cx.hub, request),
             _ => Err(ApiError::unsupported_path()),
         }
     }
