@@ -4,6 +4,8 @@
 //! read from, because that key is the associated data.
 
 pub mod keyring;
+pub mod seal;
+pub mod shamir;
 
 use std::sync::Arc;
 
