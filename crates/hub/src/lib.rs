@@ -10,6 +10,7 @@ pub mod barrier;
 pub mod cached;
 pub mod cluster;
 pub mod config;
+pub mod database;
 pub mod error;
 pub mod hub;
 pub mod kv;
