@@ -1,1 +1,34 @@
-fn main() {}
+//! The `holdfast` binary: flags, wiring and rendering.
+
+mod args;
+mod cmd;
+mod input;
+mod output;
+mod session;
+
+use std::process::ExitCode;
+
+use clap::Parser;
+
+use crate::args::Cli;
+use crate::output::Failure;
+
+fn main() -> ExitCode {
+    // Exactly one provider is installed before any TLS object exists; a second install can only mean it is there.
+    let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
+    let cli = match Cli::try_parse_from(args::normalise(std::env::args_os())) {
+        Ok(cli) => cli,
+        Err(error) => return usage(&error),
+    };
+    match cmd::run(cli) {
+        Ok(code) => code,
+        Err(failure) => failure.report(),
+    }
+}
+
+/// Help and version go to standard output and are no failure; anything else is a usage error: 1.
+fn usage(error: &clap::Error) -> ExitCode {
+    let failed = error.use_stderr();
+    let _ = error.print();
+    if failed { ExitCode::from(Failure::LOCAL) } else { ExitCode::SUCCESS }
+}

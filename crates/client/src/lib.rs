@@ -1,1 +1,13 @@
-//! placeholder
+//! A client of the hub's HTTP API, which is the Vault/OpenBao one.
+//!
+//! A [`Client`] knows several endpoints, sends a request to the one that answered last, and moves on only where
+//! that is safe: when the request provably did not start, or when it is a read.
+
+pub mod answer;
+pub mod endpoints;
+pub mod error;
+pub mod http;
+
+pub use answer::Answer;
+pub use error::ClientError;
+pub use http::{Client, ClientBuilder, Verb};

@@ -1,0 +1,585 @@
+//! Every command, flag and example, in one definition from which help, completions and man pages are made.
+
+use std::ffi::{OsStr, OsString};
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand};
+
+const EXIT_CODES: &str = "Exit codes: 0 done · 1 wrong use or local error · 2 the server refused or did not answer · \
+64 wrong configuration of a daemon";
+
+/// Holdfast: an access layer for databases and services that survives the loss of any process, node or link.
+#[derive(Debug, Parser)]
+#[command(name = "holdfast", version, after_help = EXIT_CODES)]
+pub struct Cli {
+    #[command(flatten)]
+    pub global: Global,
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+/// Flags of every command.
+#[derive(Args, Clone, Debug)]
+pub struct Global {
+    /// Print JSON for machines instead of tables for people.
+    #[arg(long, global = true)]
+    pub json: bool,
+    /// URL of a node; several separated by commas. Else HOLDFAST_ADDR, BAO_ADDR or VAULT_ADDR.
+    #[arg(long, visible_alias = "addr", global = true, value_name = "URL")]
+    pub address: Option<String>,
+    /// PEM file with the authorities to trust. Else HOLDFAST_CACERT, BAO_CACERT or VAULT_CACERT.
+    #[arg(long, global = true, value_name = "FILE")]
+    pub ca_cert: Option<PathBuf>,
+    /// Trust any certificate. For experiments only.
+    #[arg(long, global = true)]
+    pub tls_skip_verify: bool,
+    /// Ask for the answer to be wrapped, with this life.
+    #[arg(long, global = true, value_name = "TTL")]
+    pub wrap_ttl: Option<String>,
+}
+
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Operate a cluster: init, unseal, step-down, membership, backups.
+    #[command(subcommand)]
+    Operator(Operator),
+    /// Show whether a node is initialised, sealed and active. Exit code 0 unsealed, 2 sealed, 1 error.
+    Status,
+    /// Log in and keep the token in ~/.holdfast-token.
+    #[command(
+        after_help = "Examples:\n  holdfast login hvs.XXXX\n  holdfast login -method=userpass username=ann password=-\n  \
+        holdfast login -method=approle role_id=… secret_id=@secret-id.txt"
+    )]
+    Login(LoginArgs),
+    /// Read a path.
+    #[command(
+        after_help = "Examples:\n  holdfast read database/creds/app\n  holdfast read -field=password database/creds/app"
+    )]
+    Read(ReadArgs),
+    /// Write fields to a path.
+    #[command(
+        after_help = "Examples:\n  holdfast write database/roles/app db_name=pg default_ttl=1h creation_statements=@create.sql\n  \
+        holdfast write sys/policies/acl/app policy=@app.hcl\n  echo '{\"a\": 1}' | holdfast write kv/x -"
+    )]
+    Write(WriteArgs),
+    /// Change fields at a path, keeping the others.
+    Patch(WriteArgs),
+    /// List the names below a path.
+    List(PathArgs),
+    /// Delete a path.
+    Delete(WriteArgs),
+    /// Work with versioned secrets.
+    #[command(subcommand)]
+    Kv(Kv),
+    /// Look up, renew and revoke leases.
+    #[command(subcommand)]
+    Lease(Lease),
+    /// Work with policies.
+    #[command(subcommand)]
+    Policy(Policy),
+    /// Enable, list, tune and disable secrets engines.
+    #[command(subcommand)]
+    Secrets(Mount),
+    /// Enable, list, tune and disable login methods.
+    #[command(subcommand)]
+    Auth(Mount),
+    /// Enable, list and disable audit devices.
+    #[command(subcommand)]
+    Audit(Audit),
+    /// Work with tokens.
+    #[command(subcommand)]
+    Token(Token),
+    /// Fetch a wrapped answer, once.
+    Unwrap(UnwrapArgs),
+    /// Print a completion script for a shell.
+    #[command(after_help = "Example:\n  holdfast completions bash > /etc/bash_completion.d/holdfast")]
+    Completions {
+        /// The shell.
+        shell: clap_complete::Shell,
+    },
+    /// Write man pages for all commands into a directory.
+    Man {
+        /// The directory; made when absent.
+        dir: PathBuf,
+    },
+}
+
+#[derive(Debug, Subcommand)]
+pub enum Operator {
+    /// Initialise a new cluster; prints key shares and the root token once.
+    #[command(
+        after_help = "Examples:\n  holdfast operator init\n  holdfast operator init -key-shares=1 -key-threshold=1"
+    )]
+    Init(InitArgs),
+    /// Give a key share to a sealed node.
+    Unseal(UnsealArgs),
+    /// Seal the addressed node.
+    Seal,
+    /// Make the active node hand leadership over.
+    StepDown,
+    /// Membership and backups.
+    #[command(subcommand)]
+    Raft(Raft),
+}
+
+#[derive(Args, Debug)]
+pub struct InitArgs {
+    /// Number of key shares (5 unless given).
+    #[arg(long, visible_alias = "n")]
+    pub key_shares: Option<u16>,
+    /// Number of shares that open the seal (3 unless given).
+    #[arg(long, visible_alias = "t")]
+    pub key_threshold: Option<u16>,
+    /// For a keyfile seal: number of recovery shares.
+    #[arg(long)]
+    pub recovery_shares: Option<u16>,
+    /// For a keyfile seal: how many recovery shares are needed.
+    #[arg(long)]
+    pub recovery_threshold: Option<u16>,
+    /// Only tell whether the cluster is initialised: exit code 0 yes, 2 no.
+    #[arg(long)]
+    pub status: bool,
+}
+
+#[derive(Args, Debug)]
+pub struct UnsealArgs {
+    /// The share; `-` or nothing reads it from standard input.
+    pub key: Option<String>,
+    /// Forget the shares given so far.
+    #[arg(long)]
+    pub reset: bool,
+}
+
+#[derive(Debug, Subcommand)]
+pub enum Raft {
+    /// Let the addressed node join the cluster of a leader.
+    Join {
+        /// API URL of any unsealed node of the cluster.
+        leader: String,
+        /// PEM file with the authority of the leader's certificate.
+        #[arg(long, value_name = "FILE")]
+        leader_ca_cert: Option<PathBuf>,
+        /// Join without a vote.
+        #[arg(long)]
+        non_voter: bool,
+    },
+    /// Wipe the addressed node and let it join again.
+    Rejoin {
+        /// API URL of any unsealed node of the cluster.
+        leader: String,
+        /// Really wipe it.
+        #[arg(long)]
+        yes: bool,
+    },
+    /// Show the members.
+    ListPeers,
+    /// Remove a member.
+    RemovePeer {
+        /// Its node id.
+        id: String,
+    },
+    /// Make a learner a voter.
+    Promote {
+        /// Its node id.
+        id: String,
+    },
+    /// Make a voter a learner.
+    Demote {
+        /// Its node id.
+        id: String,
+    },
+    /// Save and restore backups.
+    #[command(subcommand)]
+    Snapshot(Snapshot),
+}
+
+#[derive(Debug, Subcommand)]
+pub enum Snapshot {
+    /// Save a backup of the whole cluster into a file.
+    Save {
+        /// The file.
+        file: PathBuf,
+    },
+    /// Restore a backup onto the whole cluster.
+    Restore {
+        /// The file.
+        file: PathBuf,
+        /// Also when it was made by another cluster.
+        #[arg(long)]
+        force: bool,
+    },
+}
+
+#[derive(Args, Debug)]
+pub struct LoginArgs {
+    /// The login method: token, userpass or approle.
+    #[arg(long, default_value = "token")]
+    pub method: String,
+    /// Where the method is mounted, when not under its own name.
+    #[arg(long)]
+    pub path: Option<String>,
+    /// Do not keep the token; only print it.
+    #[arg(long)]
+    pub no_store: bool,
+    /// The token, or key=value fields. `-` reads a token from standard input.
+    pub fields: Vec<String>,
+}
+
+#[derive(Args, Debug)]
+pub struct ReadArgs {
+    /// Print only this field, bare.
+    #[arg(long)]
+    pub field: Option<String>,
+    /// The path.
+    pub path: String,
+    /// Query parameters as key=value.
+    pub fields: Vec<String>,
+}
+
+#[derive(Args, Debug)]
+pub struct WriteArgs {
+    /// Print only this field of the answer, bare.
+    #[arg(long)]
+    pub field: Option<String>,
+    /// Send no fields at all.
+    #[arg(long, short = 'f')]
+    pub force: bool,
+    /// The path.
+    pub path: String,
+    /// key=value, key=@file, key=- (standard input), @file or - (a JSON object).
+    pub fields: Vec<String>,
+}
+
+#[derive(Args, Debug)]
+pub struct PathArgs {
+    /// The path.
+    pub path: String,
+}
+
+#[derive(Debug, Subcommand)]
+pub enum Kv {
+    /// Read a secret.
+    #[command(
+        after_help = "Examples:\n  holdfast kv get secret/app\n  holdfast kv get -version=2 -field=password secret/app"
+    )]
+    Get {
+        /// Print only this field, bare.
+        #[arg(long)]
+        field: Option<String>,
+        /// An older version.
+        #[arg(long)]
+        version: Option<u64>,
+        /// mount/path
+        path: String,
+    },
+    /// Write a new version of a secret.
+    #[command(
+        after_help = "Examples:\n  holdfast kv put secret/app user=app password=@pw.txt\n  holdfast kv put -cas=0 secret/app a=1"
+    )]
+    Put {
+        /// Write only if the current version is this one; 0 means there is none.
+        #[arg(long)]
+        cas: Option<i64>,
+        /// mount/path
+        path: String,
+        /// key=value, key=@file, key=-, @file or -
+        fields: Vec<String>,
+    },
+    /// Change some fields of the newest version.
+    Patch {
+        /// mount/path
+        path: String,
+        /// key=value, key=@file, key=-, @file or -
+        fields: Vec<String>,
+    },
+    /// List secrets.
+    List {
+        /// mount/path
+        path: String,
+    },
+    /// Delete versions; they can be undeleted.
+    Delete {
+        /// Versions, separated by commas; the newest unless given.
+        #[arg(long, value_delimiter = ',')]
+        versions: Vec<u64>,
+        /// mount/path
+        path: String,
+    },
+    /// Bring deleted versions back.
+    Undelete {
+        /// Versions, separated by commas.
+        #[arg(long, value_delimiter = ',', required = true)]
+        versions: Vec<u64>,
+        /// mount/path
+        path: String,
+    },
+    /// Destroy versions for good.
+    Destroy {
+        /// Versions, separated by commas.
+        #[arg(long, value_delimiter = ',', required = true)]
+        versions: Vec<u64>,
+        /// mount/path
+        path: String,
+    },
+    /// Work with a secret's metadata.
+    #[command(subcommand)]
+    Metadata(KvMetadata),
+}
+
+#[derive(Debug, Subcommand)]
+pub enum KvMetadata {
+    /// Show versions and settings.
+    Get {
+        /// mount/path
+        path: String,
+    },
+    /// Change settings: max_versions, cas_required, delete_version_after.
+    Put {
+        /// mount/path
+        path: String,
+        /// key=value
+        fields: Vec<String>,
+    },
+    /// Delete every version and the metadata.
+    Delete {
+        /// mount/path
+        path: String,
+    },
+}
+
+#[derive(Debug, Subcommand)]
+pub enum Lease {
+    /// Show a lease.
+    Lookup {
+        /// The lease id.
+        id: String,
+    },
+    /// Renew a lease.
+    Renew {
+        /// How much longer, from now.
+        #[arg(long)]
+        increment: Option<String>,
+        /// The lease id.
+        id: String,
+    },
+    /// Revoke a lease, or with -prefix everything below a path.
+    Revoke {
+        /// The argument is a prefix.
+        #[arg(long)]
+        prefix: bool,
+        /// Drop leases even when the database refuses; needs -prefix.
+        #[arg(long, requires = "prefix")]
+        force: bool,
+        /// Wait until it is done.
+        #[arg(long)]
+        sync: bool,
+        /// The lease id or prefix.
+        id: String,
+    },
+    /// List lease ids below a prefix.
+    List {
+        /// The prefix.
+        prefix: String,
+    },
+}
+
+#[derive(Debug, Subcommand)]
+pub enum Policy {
+    /// Show a policy.
+    Read {
+        /// Its name.
+        name: String,
+    },
+    /// Write a policy from a file; - reads standard input.
+    Write {
+        /// Its name.
+        name: String,
+        /// The file.
+        file: String,
+    },
+    /// List policies.
+    List,
+    /// Delete a policy.
+    Delete {
+        /// Its name.
+        name: String,
+    },
+}
+
+#[derive(Debug, Subcommand)]
+pub enum Mount {
+    /// Mount a type.
+    Enable {
+        /// Where, when not under its own name.
+        #[arg(long)]
+        path: Option<String>,
+        /// For people.
+        #[arg(long)]
+        description: Option<String>,
+        /// For kv: 1 or 2.
+        #[arg(long)]
+        version: Option<String>,
+        /// Default lease time.
+        #[arg(long)]
+        default_lease_ttl: Option<String>,
+        /// Longest lease time.
+        #[arg(long)]
+        max_lease_ttl: Option<String>,
+        /// The type.
+        kind: String,
+    },
+    /// Remove a mount with its leases and data.
+    Disable {
+        /// Where it is mounted.
+        path: String,
+    },
+    /// List mounts.
+    List,
+    /// Change a mount's lease times or description.
+    Tune {
+        /// Default lease time.
+        #[arg(long)]
+        default_lease_ttl: Option<String>,
+        /// Longest lease time.
+        #[arg(long)]
+        max_lease_ttl: Option<String>,
+        /// For people.
+        #[arg(long)]
+        description: Option<String>,
+        /// Where it is mounted.
+        path: String,
+    },
+}
+
+#[derive(Debug, Subcommand)]
+pub enum Audit {
+    /// Enable a device.
+    #[command(after_help = "Example:\n  holdfast audit enable file file_path=/var/log/holdfast/audit.log")]
+    Enable {
+        /// Its name, when not that of its type.
+        #[arg(long)]
+        path: Option<String>,
+        /// The type: file.
+        kind: String,
+        /// Options as key=value.
+        fields: Vec<String>,
+    },
+    /// Disable a device.
+    Disable {
+        /// Its name.
+        path: String,
+    },
+    /// List devices.
+    List,
+}
+
+#[derive(Debug, Subcommand)]
+pub enum Token {
+    /// Make a token.
+    #[command(after_help = "Example:\n  holdfast token create -policy=app -ttl=1h")]
+    Create {
+        /// A policy; may be given several times.
+        #[arg(long)]
+        policy: Vec<String>,
+        /// How long it lives without renewal.
+        #[arg(long)]
+        ttl: Option<String>,
+        /// How long it lives at most.
+        #[arg(long)]
+        explicit_max_ttl: Option<String>,
+        /// Makes it periodic.
+        #[arg(long)]
+        period: Option<String>,
+        /// How often it can be used; 0 for any number.
+        #[arg(long)]
+        use_limit: Option<i64>,
+        /// For people.
+        #[arg(long)]
+        display_name: Option<String>,
+        /// A token role.
+        #[arg(long)]
+        role: Option<String>,
+        /// service or batch.
+        #[arg(long = "type")]
+        kind: Option<String>,
+        /// Without a parent.
+        #[arg(long)]
+        orphan: bool,
+    },
+    /// Show a token; the current one unless given.
+    Lookup {
+        /// The argument is an accessor.
+        #[arg(long)]
+        accessor: bool,
+        /// The token or accessor.
+        token: Option<String>,
+    },
+    /// Renew a token; the current one unless given.
+    Renew {
+        /// How much longer, from now.
+        #[arg(long)]
+        increment: Option<String>,
+        /// The token.
+        token: Option<String>,
+    },
+    /// Revoke a token with its children and leases.
+    Revoke {
+        /// The argument is an accessor.
+        #[arg(long)]
+        accessor: bool,
+        /// Revoke the token of this session.
+        #[arg(long = "self")]
+        own: bool,
+        /// The token or accessor.
+        token: Option<String>,
+    },
+}
+
+#[derive(Args, Debug)]
+pub struct UnwrapArgs {
+    /// Print only this field, bare.
+    #[arg(long)]
+    pub field: Option<String>,
+    /// The wrapping token; the session's own unless given.
+    pub token: Option<String>,
+}
+
+/// Lets long flags be written with one dash, as users of this kind of tool are used to.
+pub fn normalise(args: impl IntoIterator<Item = OsString>) -> Vec<OsString> {
+    let mut literal = false;
+    args.into_iter()
+        .map(|arg| {
+            literal |= arg == OsStr::new("--");
+            match arg.to_str() {
+                Some(text) if !literal && has_one_dash(text) => OsString::from(format!("-{text}")),
+                _ => arg,
+            }
+        })
+        .collect()
+}
+
+fn has_one_dash(text: &str) -> bool {
+    let mut chars = text.chars();
+    chars.next() == Some('-')
+        && chars.next().is_some_and(|c| c.is_ascii_alphabetic())
+        && chars.next().is_some()
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::*;
+
+    #[test]
+    fn the_definition_is_sound() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn long_flags_may_have_one_dash() {
+        let args = ["holdfast", "-field=x", "--json", "-", "-f", "-1", "--", "-x=y"].map(OsString::from);
+        let expected = ["holdfast", "--field=x", "--json", "-", "-f", "-1", "--", "-x=y"].map(OsString::from);
+        assert_eq!(normalise(args), expected);
+    }
+}

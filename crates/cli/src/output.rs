@@ -1,0 +1,243 @@
+//! Rendering: aligned tables for people, JSON for machines, failures with their exit codes.
+
+use std::io::{IsTerminal, Write};
+use std::process::ExitCode;
+
+use comfy_table::Table;
+use comfy_table::presets::NOTHING;
+use holdfast_client::{Answer, ClientError};
+use owo_colors::OwoColorize;
+use serde_json::{Map, Value};
+
+/// Why a command ended.
+#[derive(Debug)]
+pub struct Failure {
+    code: u8,
+    error: anyhow::Error,
+}
+
+impl Failure {
+    /// Wrong use, or an error on this side.
+    pub const LOCAL: u8 = 1;
+    /// The server refused or did not answer.
+    pub const API: u8 = 2;
+    /// The same failure with another exit code.
+    pub fn coded(self, code: u8) -> Self {
+        Self { code, ..self }
+    }
+
+    /// Prints the failure with its causes and gives the exit code.
+    pub fn report(&self) -> ExitCode {
+        let mut stderr = std::io::stderr().lock();
+        let head = if stderr.is_terminal() { "Error:".red().to_string() } else { "Error:".to_owned() };
+        let _ = writeln!(stderr, "{head} {:#}", self.error);
+        ExitCode::from(self.code)
+    }
+}
+
+impl From<ClientError> for Failure {
+    fn from(error: ClientError) -> Self {
+        let local =
+            matches!(error, ClientError::Address { .. } | ClientError::Tls { .. } | ClientError::File { .. });
+        let code = if local { Self::LOCAL } else { Self::API };
+        let hint = match &error {
+            ClientError::Unreachable { .. } => Some("Is the address right? Set HOLDFAST_ADDR or --address."),
+            ClientError::Status { status: 403, .. } => Some(
+                "The token is missing, has ended, or its policies do not allow this. See `holdfast token lookup`.",
+            ),
+            ClientError::Status { status: 503, errors, .. }
+                if errors.iter().any(|e| e.contains("sealed")) =>
+            {
+                Some("Unseal the node with `holdfast operator unseal`.")
+            }
+            _ => None,
+        };
+        let error = anyhow::Error::from(error);
+        let error = match hint {
+            Some(hint) => anyhow::anyhow!("{error:#}\n\n{hint}"),
+            None => error,
+        };
+        Self { code, error }
+    }
+}
+
+impl From<anyhow::Error> for Failure {
+    fn from(error: anyhow::Error) -> Self {
+        Self { code: Self::LOCAL, error }
+    }
+}
+
+impl From<std::io::Error> for Failure {
+    fn from(error: std::io::Error) -> Self {
+        Self { code: Self::LOCAL, error: error.into() }
+    }
+}
+
+/// A table without lines, as command-line tools print them.
+pub fn table(header: &[&str], rows: impl IntoIterator<Item = Vec<String>>) -> String {
+    let mut table = Table::new();
+    table.load_style(NOTHING);
+    table.set_header(header.to_vec());
+    table.add_row(header.iter().map(|h| "-".repeat(h.len())).collect::<Vec<_>>());
+    rows.into_iter().for_each(|row| {
+        table.add_row(row);
+    });
+    table.column_iter_mut().for_each(|column| {
+        column.set_padding((0, 4));
+    });
+    let text = table.to_string();
+    text.lines().map(str::trim_end).collect::<Vec<_>>().join("\n")
+}
+
+/// A value as a cell of a table.
+pub fn cell(value: &Value) -> String {
+    match value {
+        Value::Null => "n/a".to_owned(),
+        Value::String(text) => text.clone(),
+        Value::Array(items) if items.iter().all(|i| !i.is_object() && !i.is_array()) => {
+            format!("[{}]", items.iter().map(cell).collect::<Vec<_>>().join(" "))
+        }
+        other => other.to_string(),
+    }
+}
+
+/// How answers are printed.
+#[derive(Clone, Copy, Debug)]
+pub struct Printer {
+    /// JSON for machines.
+    pub json: bool,
+}
+
+impl Printer {
+    /// Prints text.
+    pub fn line(self, text: impl AsRef<str>) {
+        let _ = writeln!(std::io::stdout().lock(), "{}", text.as_ref());
+    }
+
+    /// Prints a remark to standard error, where it does no harm to what is piped.
+    pub fn note(self, text: impl AsRef<str>) {
+        let _ = writeln!(std::io::stderr().lock(), "{}", text.as_ref());
+    }
+
+    /// Prints a JSON value.
+    pub fn value(self, value: &Value) {
+        self.line(serde_json::to_string_pretty(value).unwrap_or_else(|_| value.to_string()));
+    }
+
+    /// Prints rows, or in JSON mode the value.
+    pub fn rows(self, json: &Value, header: &[&str], rows: impl IntoIterator<Item = Vec<String>>) {
+        if self.json { self.value(json) } else { self.line(table(header, rows)) }
+    }
+
+    /// Prints an object as key and value.
+    pub fn object(self, map: &Map<String, Value>) {
+        if self.json {
+            return self.value(&Value::Object(map.clone()));
+        }
+        self.line(table(&["Key", "Value"], map.iter().map(|(k, v)| vec![k.clone(), cell(v)])));
+    }
+
+    /// Prints a done message; nothing in JSON mode.
+    pub fn done(self, text: impl AsRef<str>) {
+        if !self.json {
+            self.line(text);
+        }
+    }
+
+    /// Prints an answer of the API: one field, or everything.
+    pub fn answer(self, answer: &Answer, field: Option<&str>, done: &str) -> Result<(), Failure> {
+        answer.warnings().iter().for_each(|w| self.note(format!("WARNING: {w}")));
+        if let Some(field) = field {
+            let value = find_field(answer, field);
+            let value = value.ok_or_else(|| anyhow::anyhow!("the answer has no field {field:?}"))?;
+            self.line(if self.json { value.to_string() } else { cell(&value) });
+            return Ok(());
+        }
+        if self.json {
+            self.value(&answer.body);
+            return Ok(());
+        }
+        let map = flatten(answer);
+        if map.is_empty() {
+            self.done(done)
+        } else {
+            self.object(&map)
+        }
+        Ok(())
+    }
+
+    /// Prints the names of a list.
+    pub fn keys(self, answer: &Answer) {
+        let keys = answer.keys();
+        if self.json {
+            return self.value(&Value::from(keys));
+        }
+        self.line(table(&["Keys"], keys.into_iter().map(|key| vec![key])));
+    }
+}
+
+fn find_field(answer: &Answer, field: &str) -> Option<Value> {
+    let places = [answer.data(), answer.auth(), answer.member("wrap_info"), &answer.body];
+    let mut found = places.iter().filter_map(|place| place.get(field)).filter(|value| !value.is_null());
+    found.next().cloned()
+}
+
+/// The members that people want to see of an envelope.
+fn flatten(answer: &Answer) -> Map<String, Value> {
+    let mut map = Map::new();
+    if let Some(auth) = answer.auth().as_object() {
+        for (from, to) in [
+            ("client_token", "token"),
+            ("accessor", "token_accessor"),
+            ("lease_duration", "token_duration"),
+            ("renewable", "token_renewable"),
+            ("token_policies", "token_policies"),
+            ("policies", "policies"),
+        ] {
+            map.insert(to.to_owned(), auth.get(from).cloned().unwrap_or(Value::Null));
+        }
+        if let Some(meta) = auth.get("metadata").and_then(Value::as_object) {
+            map.extend(meta.iter().map(|(k, v)| (format!("token_meta_{k}"), v.clone())));
+        }
+        return map;
+    }
+    if let Some(wrap) = answer.member("wrap_info").as_object() {
+        map.extend(wrap.iter().map(|(k, v)| (format!("wrapping_{k}"), v.clone())));
+        return map;
+    }
+    if answer.member("lease_id").as_str().is_some_and(|id| !id.is_empty()) {
+        for key in ["lease_id", "lease_duration", "renewable"] {
+            map.insert(format!("lease_{}", key.trim_start_matches("lease_")), answer.member(key).clone());
+        }
+    }
+    match answer.data() {
+        Value::Object(data) => map.extend(data.clone()),
+        _ if answer.member("request_id").is_null() => {
+            map.extend(answer.body.as_object().cloned().unwrap_or_default())
+        }
+        _ => {}
+    }
+    map
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn tables_are_aligned() {
+        let rows = vec![vec!["a".into(), "1".into()], vec!["long".into(), "2".into()]];
+        assert_eq!(table(&["Key", "Value"], rows), "Key     Value\n---     -----\na       1\nlong    2");
+    }
+
+    #[test]
+    fn a_lease_comes_before_its_data() {
+        let body = json!({"request_id": "x", "lease_id": "db/creds/a/1", "lease_duration": 60, "renewable": true,
+            "data": {"username": "u"}, "auth": null});
+        let map = flatten(&Answer { status: 200, body });
+        let keys: Vec<_> = map.keys().map(String::as_str).collect();
+        assert_eq!(keys, ["lease_duration", "lease_id", "lease_renewable", "username"]);
+    }
+}
