@@ -1,0 +1,80 @@
+#!/usr/bin/env bash
+# Runs a private PostgreSQL and the platform beside it, on loopback, until Ctrl-C. Nothing is left behind.
+# usage: scripts/up.sh PATH_TO_HOLDFAST [--nodes N] [--root-token ID]
+set -euo pipefail
+
+holdfast="$1"
+shift
+nodes=3
+token=root
+while [ $# -gt 0 ]; do
+  case "$1" in
+    --nodes) nodes="${2:?--nodes needs a number}"; shift 2 ;;
+    --nodes=*) nodes="${1#*=}"; shift ;;
+    --root-token) token="${2:?--root-token needs a value}"; shift 2 ;;
+    --root-token=*) token="${1#*=}"; shift ;;
+    *) echo "usage: ./dev up [--nodes N] [--root-token ID]" >&2; exit 2 ;;
+  esac
+done
+
+bin=$(find /usr/lib/postgresql -maxdepth 3 -name initdb -printf '%h\n' 2>/dev/null | sort -V | tail -n 1)
+[ -n "$bin" ] || { echo "up: PostgreSQL is not installed; run ./dev setup" >&2; exit 1; }
+
+dir=$(mktemp -d /tmp/holdfast-up.XXXXXX)
+postgres_pid= platform_pid=
+finish() {
+  trap - EXIT INT TERM
+  [ -z "$platform_pid" ] || { kill -TERM "$platform_pid" 2>/dev/null && wait "$platform_pid"; } || true
+  # SIGINT is PostgreSQL's fast end: sessions are cut, files are left whole.
+  [ -z "$postgres_pid" ] || { kill -INT "$postgres_pid" 2>/dev/null && wait "$postgres_pid"; } || true
+  rm -rf "$dir"
+}
+trap finish EXIT
+trap 'exit 130' INT
+trap 'exit 143' TERM
+
+# PostgreSQL refuses to run as root.
+as=()
+if [ "$(id -u)" -eq 0 ]; then
+  chown postgres "$dir"
+  as=(setpriv --reuid=postgres --regid=postgres --init-groups --)
+fi
+
+free_port() { # one that the system just gave and took back; PostgreSQL says so if it was lost in between
+  local port
+  for _ in $(seq 100); do
+    port=$((20000 + RANDOM % 12000))
+    (: <"/dev/tcp/127.0.0.1/$port") 2>/dev/null || { echo "$port"; return; }
+  done
+  echo "up: no free port" >&2
+  return 1
+}
+
+echo "[1/3] PostgreSQL: making a private cluster in $dir"
+password=$(od -An -N16 -tx1 /dev/urandom | tr -d ' \n')
+(umask 077; printf '%s\n' "$password" >"$dir/password")
+[ "$(id -u)" -ne 0 ] || chown postgres "$dir/password"
+cd "$dir"
+"${as[@]}" "$bin/initdb" --pgdata="$dir/data" --username=holdfast --pwfile="$dir/password" \
+  --auth=scram-sha-256 --encoding=UTF8 --locale=C --no-sync >"$dir/initdb.log" 2>&1 ||
+  { cat "$dir/initdb.log" >&2; exit 1; }
+rm -f "$dir/password"
+
+port=$(free_port)
+# In a session of its own: Ctrl-C is for the platform first, which still needs its database to clean up.
+setsid "${as[@]}" "$bin/postgres" -D "$dir/data" -p "$port" -c listen_addresses=127.0.0.1 \
+  -c unix_socket_directories="$dir" -c fsync=off >"$dir/postgres.log" 2>&1 &
+postgres_pid=$!
+for attempt in $(seq 150); do
+  "$bin/pg_isready" -q -h 127.0.0.1 -p "$port" && break
+  kill -0 "$postgres_pid" 2>/dev/null || { cat "$dir/postgres.log" >&2; exit 1; }
+  [ "$attempt" -lt 150 ] || { echo "up: PostgreSQL did not start within 30 s" >&2; exit 1; }
+  sleep 0.2
+done
+echo "[2/3] PostgreSQL: ready on 127.0.0.1:$port"
+
+echo "[3/3] Holdfast: $nodes hub node(s) on loopback; Ctrl-C ends everything and removes it"
+"$holdfast" dev --nodes "$nodes" --root-token "$token" \
+  --postgres "postgresql://holdfast:$password@127.0.0.1:$port/postgres" &
+platform_pid=$!
+wait "$platform_pid"
