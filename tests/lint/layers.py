@@ -133,11 +133,11 @@ def check_source(path: Path) -> None:
     if "/gen/" in where:
         return
     lines = path.read_text().splitlines()
-    all_tests = path.name == "tests.rs" or "/tests/" in where or where.startswith(("tests/", "benches/"))
+    all_tests = path.name.endswith("tests.rs") or "/tests/" in where or where.startswith(("tests/", "benches/"))
     tests = set(range(len(lines))) if all_tests else test_lines(lines)
     first = next((line for line in lines if line.strip()), "")
     # A child file of tests belongs to the file whose header stands beside it.
-    if not first.startswith("//!") and path.name != "tests.rs":
+    if not first.startswith("//!") and not path.name.endswith("tests.rs"):
         breach(f"{where}:1", "a file begins with //! and says what it owns")
     if not all_tests and len(lines) - len(tests) > MAX_FILE:
         breach(where, f"{len(lines) - len(tests)} lines without tests, limit {MAX_FILE}")

@@ -6,6 +6,7 @@
 
 pub mod clock;
 pub mod config;
+pub mod descent;
 pub mod exit;
 pub mod metrics;
 pub mod rand;

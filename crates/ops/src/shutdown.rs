@@ -44,6 +44,13 @@ impl Signals {
         Ok(Self { request, reload })
     }
 
+    /// Requests that a caller makes instead of the system: for tests, and for several daemons in one process.
+    pub fn manual() -> (watch::Sender<Request>, Self) {
+        let (ask, request) = watch::channel(Request::Serve);
+        let (_, reload) = watch::channel(0);
+        (ask, Self { request, reload })
+    }
+
     /// What was asked for so far.
     pub fn request(&self) -> Request {
         *self.request.borrow()
