@@ -26,5 +26,6 @@ pub mod store;
 pub mod sys;
 #[cfg(any(test, feature = "testing"))]
 pub mod testing;
+pub mod wall;
 
 pub use error::ApiError;

@@ -1,3 +1,5 @@
+//! Changes of the mount table.
+
 use serde_json::{Value, json};
 
 use super::*;

@@ -1,5 +1,6 @@
 //! The mount `sys/`: each family of paths is a file of its own, found by the first segment of the path.
 
+mod audit;
 pub mod metrics;
 mod mounts;
 
@@ -28,7 +29,7 @@ fn split(path: &str) -> (&str, &str) {
 impl Engine for Sys {
     fn sudo(&self, rest: &str) -> bool {
         let (family, _) = split(rest);
-        matches!(family, "auth")
+        matches!(family, "auth" | "audit" | "audit-hash")
     }
 
     fn audit_clear(&self) -> &'static [&'static str] {
@@ -40,6 +41,8 @@ impl Engine for Sys {
         match family {
             "mounts" => mounts::handle(cx, Family::Secret, rest, request).await,
             "auth" => mounts::handle(cx, Family::Auth, rest, request).await,
+            "audit" => audit::handle(cx, rest, request).await,
+            "audit-hash" => audit::handle_hash(cx, rest, request),
             "metrics" => metrics::handle(&cx.hub, request),
             _ => Err(ApiError::unsupported_path()),
         }
