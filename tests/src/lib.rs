@@ -1,1 +1,9 @@
-//! Harness
+//! The rig of the process-level tests: real binaries, real databases, failures on demand.
+
+pub mod api;
+pub mod eventually;
+pub mod hub;
+pub mod oracle;
+pub mod process;
+
+pub use eventually::{eventually, eventually_async};
