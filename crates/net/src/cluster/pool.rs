@@ -1,0 +1,264 @@
+//! The dialling side: one multiplexed connection per peer and protocol.
+//!
+//! What must hold: a dial is made once for all who wait for it, and goes on when they give up, because the
+//! deadlines of heartbeats are shorter than a handshake on a busy machine. A connection on which anything failed
+//! is not used again.
+
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use holdfast_ops::Tasks;
+use http::{Request, Response};
+use hyper::body::Incoming;
+use hyper::client::conn::http2;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use parking_lot::Mutex;
+use rustls::ClientConfig;
+use rustls_pki_types::ServerName;
+use tokio::net::TcpStream;
+use tokio::sync::watch;
+use tokio::time::timeout;
+use tokio_rustls::TlsConnector;
+use tokio_util::sync::CancellationToken;
+
+use super::port::OwnedTasks;
+use super::{ClusterIdentity, HANDSHAKE, KEEPALIVE, PeerBody, identity, tls};
+
+/// Why a request to a peer got no answer.
+#[derive(Clone, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum PeerError {
+    /// No connection could be made; nothing was sent.
+    #[error("cannot connect to {address}")]
+    Dial {
+        /// The peer's `host:port`.
+        address: String,
+        /// Why.
+        #[source]
+        source: Arc<io::Error>,
+    },
+    /// The connection was gone before the request could be put on it; nothing was sent.
+    #[error("the connection to {address} was closed")]
+    NotSent {
+        /// The peer's `host:port`.
+        address: String,
+    },
+    /// The connection failed with the request under way.
+    #[error("the connection to {address} failed")]
+    Lost {
+        /// The peer's `host:port`.
+        address: String,
+        /// Why.
+        #[source]
+        source: Arc<hyper::Error>,
+    },
+    /// The connection was closed on purpose with the request under way: the peer no longer leads.
+    #[error("the connection to {address} was cut")]
+    Cut {
+        /// The peer's `host:port`.
+        address: String,
+    },
+}
+
+impl PeerError {
+    /// Whether the peer provably saw nothing of the request.
+    pub const fn did_not_start(&self) -> bool {
+        matches!(self, Self::Dial { .. } | Self::NotSent { .. })
+    }
+}
+
+type Dialled = Option<Result<PeerConnection, PeerError>>;
+type Key = (String, String);
+
+/// The connections of one node to its peers. Clones share them.
+#[derive(Clone)]
+pub struct PeerPool {
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    identity: ClusterIdentity,
+    configs: Mutex<HashMap<String, Arc<ClientConfig>>>,
+    slots: Mutex<HashMap<Key, watch::Receiver<Dialled>>>,
+    next: AtomicU64,
+    tasks: Tasks,
+}
+
+/// One connection to a peer. Clones share it.
+#[derive(Clone)]
+pub struct PeerConnection {
+    id: u64,
+    address: Arc<str>,
+    sender: http2::SendRequest<PeerBody>,
+    closed: CancellationToken,
+}
+
+impl PeerPool {
+    /// A pool whose connections end with `tasks`.
+    pub fn new(identity: ClusterIdentity, tasks: &Tasks) -> Self {
+        let shared = Shared {
+            identity,
+            configs: Mutex::default(),
+            slots: Mutex::default(),
+            next: AtomicU64::new(1),
+            tasks: tasks.clone(),
+        };
+        Self { shared: Arc::new(shared) }
+    }
+
+    /// The connection to `address` (`host:port`) for the protocol `alpn`; dials when there is none.
+    ///
+    /// # Errors
+    /// [`PeerError::Dial`] when it cannot be made within 5 s.
+    pub async fn connection(&self, address: &str, alpn: &str) -> Result<PeerConnection, PeerError> {
+        let mut slot = self.slot(address, alpn);
+        let dialled = slot.wait_for(Option::is_some).await.ok().and_then(|dialled| dialled.clone());
+        dialled.unwrap_or_else(|| Err(PeerError::NotSent { address: address.to_owned() }))
+    }
+
+    /// Sends one request to `address` and waits for the head of the answer. The caller sets the deadline; when it
+    /// gives up, it should [`PeerPool::close`] the connection if the peer is silent.
+    ///
+    /// # Errors
+    /// When there is no connection or it failed; a failed connection is dropped.
+    pub async fn send(
+        &self,
+        address: &str,
+        alpn: &str,
+        request: Request<PeerBody>,
+    ) -> Result<Response<Incoming>, PeerError> {
+        self.connection(address, alpn).await?.send(request).await
+    }
+
+    /// Closes the connection to `address` for `alpn`, or for every protocol: requests under way on it fail.
+    pub fn close(&self, address: &str, alpn: Option<&str>) {
+        self.shared.slots.lock().retain(|(peer, protocol), slot| {
+            let ours = peer == address && alpn.is_none_or(|alpn| alpn == protocol);
+            if ours && let Some(Ok(connection)) = slot.borrow().as_ref() {
+                connection.closed.cancel();
+            }
+            !ours
+        });
+    }
+
+    fn slot(&self, address: &str, alpn: &str) -> watch::Receiver<Dialled> {
+        let key = (address.to_owned(), alpn.to_owned());
+        let mut slots = self.shared.slots.lock();
+        match slots.entry(key.clone()) {
+            Entry::Occupied(slot) if is_usable(slot.get()) => slot.get().clone(),
+            Entry::Occupied(mut slot) => {
+                slot.insert(self.dial(key));
+                slot.get().clone()
+            }
+            Entry::Vacant(slot) => slot.insert(self.dial(key)).clone(),
+        }
+    }
+
+    fn dial(&self, key: Key) -> watch::Receiver<Dialled> {
+        let (done, slot) = watch::channel(None);
+        let shared = Arc::clone(&self.shared);
+        self.shared.tasks.spawn_until_cancelled("cluster-dial", async move {
+            let dialled = timeout(HANDSHAKE, connect(&shared, &key.0, &key.1))
+                .await
+                .unwrap_or_else(|_| Err(io::Error::from(io::ErrorKind::TimedOut)));
+            let dialled =
+                dialled.map_err(|error| PeerError::Dial { address: key.0.clone(), source: Arc::new(error) });
+            // Nobody waits any more: the next one who asks finds the connection all the same.
+            drop(done.send_replace(Some(dialled)));
+        });
+        slot
+    }
+}
+
+fn is_usable(slot: &watch::Receiver<Dialled>) -> bool {
+    match &*slot.borrow() {
+        None => slot.has_changed().is_ok(),
+        Some(Ok(connection)) => !connection.is_closed(),
+        Some(Err(_)) => false,
+    }
+}
+
+impl PeerConnection {
+    /// Sends one request and waits for the head of its answer.
+    ///
+    /// # Errors
+    /// When the connection failed; it is not used again.
+    pub async fn send(&self, request: Request<PeerBody>) -> Result<Response<Incoming>, PeerError> {
+        let mut sender = self.sender.clone();
+        let not_sent = || PeerError::NotSent { address: self.address.to_string() };
+        let answer = tokio::select! {
+            answer = sender.try_send_request(request) => answer,
+            () = self.closed.cancelled() => return Err(self.cut()),
+        };
+        answer.map_err(|mut error| {
+            self.closed.cancel();
+            match error.take_message() {
+                Some(_) => not_sent(),
+                None => PeerError::Lost {
+                    address: self.address.to_string(),
+                    source: Arc::new(error.into_error()),
+                },
+            }
+        })
+    }
+
+    /// Whether the connection can take no more requests.
+    pub fn is_closed(&self) -> bool {
+        self.closed.is_cancelled() || self.sender.is_closed()
+    }
+
+    /// Ends the connection; what is under way on it fails.
+    pub fn close(&self) {
+        self.closed.cancel();
+    }
+
+    /// A number that no other connection of the pool has.
+    pub const fn id(&self) -> u64 {
+        self.id
+    }
+
+    fn cut(&self) -> PeerError {
+        PeerError::Cut { address: self.address.to_string() }
+    }
+}
+
+async fn connect(shared: &Shared, address: &str, alpn: &str) -> io::Result<PeerConnection> {
+    let config = client_config(shared, alpn)?;
+    let stream = TcpStream::connect(address).await?;
+    stream.set_nodelay(true)?;
+    let name = ServerName::try_from(identity::tls_name()).map_err(io::Error::other)?;
+    let stream = TlsConnector::from(config).connect(name, stream).await?;
+    let (sender, connection) = http2::Builder::new(OwnedTasks(shared.tasks.clone()))
+        .timer(TokioTimer::new())
+        .keep_alive_interval(KEEPALIVE)
+        .keep_alive_timeout(KEEPALIVE)
+        .keep_alive_while_idle(true)
+        .initial_stream_window_size(1 << 20)
+        .initial_connection_window_size(8 << 20)
+        .handshake(TokioIo::new(stream))
+        .await
+        .map_err(io::Error::other)?;
+    let closed = CancellationToken::new();
+    let (ended, peer) = (closed.clone(), address.to_owned());
+    shared.tasks.spawn_until_cancelled("cluster-client", async move {
+        let result = ended.run_until_cancelled(connection).await;
+        if let Some(Err(error)) = result {
+            tracing::debug!(%peer, %error, "the connection to a peer ended");
+        }
+        ended.cancel();
+    });
+    let id = shared.next.fetch_add(1, Ordering::Relaxed);
+    Ok(PeerConnection { id, address: Arc::from(address), sender, closed })
+}
+
+fn client_config(shared: &Shared, alpn: &str) -> io::Result<Arc<ClientConfig>> {
+    if let Some(config) = shared.configs.lock().get(alpn) {
+        return Ok(Arc::clone(config));
+    }
+    let config = tls::client(&shared.identity, alpn).map_err(io::Error::other)?;
+    shared.configs.lock().insert(alpn.to_owned(), Arc::clone(&config));
+    Ok(config)
+}
