@@ -5,9 +5,10 @@ use std::collections::BTreeMap;
 use secrecy::SecretString;
 use zeroize::Zeroizing;
 
-use super::{Limits, Token, TokenType, Tokens, after, keys, text};
+use super::{Token, TokenType, Tokens, after, keys, text};
 use crate::error::ApiError;
 use crate::logical::{AuthGrant, Cx};
+use crate::mount::LeaseTtls;
 use crate::storage::{Storage, Txn};
 
 /// What a new token shall be. Whether the caller may ask for it is the caller's business.
@@ -32,7 +33,7 @@ pub struct NewToken {
     /// Seconds; 0 for the default of `limits`.
     pub ttl: u64,
     /// The limits of the mount or role.
-    pub limits: Limits,
+    pub limits: LeaseTtls,
     /// Seconds; 0 for none.
     pub explicit_max_ttl: u64,
     /// Seconds; 0 for not periodic.
@@ -49,7 +50,7 @@ pub struct NewToken {
 
 impl NewToken {
     /// A renewable orphan service token without policies, made by `path` under `limits`.
-    pub fn orphan(path: impl Into<String>, limits: Limits) -> Self {
+    pub fn orphan(path: impl Into<String>, limits: LeaseTtls) -> Self {
         Self {
             text: None,
             token_type: TokenType::Service,
@@ -82,13 +83,13 @@ impl NewToken {
     /// The seconds given, and the cap on the life from creation.
     fn granted_ttl(&self, warnings: &mut Vec<String>) -> (u64, u64) {
         let mut explicit = self.explicit_max_ttl;
-        let max = self.limits.max_ttl;
+        let max = self.limits.max;
         if explicit > max {
             explicit = max;
             warnings.push(format!("explicit_max_ttl is over the maximum; it is capped to {max} seconds"));
         }
         let asked = match (self.period, self.ttl) {
-            (0, 0) => self.limits.default_ttl,
+            (0, 0) => self.limits.default,
             (0, ttl) => ttl,
             (period, _) => period,
         };
@@ -158,7 +159,7 @@ impl Tokens {
             policies: vec!["root".into()],
             display_name: "root".into(),
             renewable: false,
-            ..NewToken::orphan("auth/token/root", self.limits())
+            ..NewToken::orphan("auth/token/root", LeaseTtls::default())
         };
         Ok(self.create_with(storage, new, |_, _| Ok(())).await?.grant.client_token)
     }
@@ -178,8 +179,8 @@ impl Tokens {
             creation_ttl: ttl,
             expires: (!never).then(|| after(now, ttl)),
             explicit_max_ttl: explicit,
-            max_ttl: if never { 0 } else { new.limits.max_ttl },
-            period: new.period.min(new.limits.max_ttl),
+            max_ttl: if never { 0 } else { new.limits.max },
+            period: new.period.min(new.limits.max),
             renewable: new.renewable && !never && new.token_type == TokenType::Service,
             parent: new.parent.as_ref().map(|parent| parent.id.clone()),
             role: new.role.clone(),

@@ -14,7 +14,7 @@ mod uses;
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
-use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicI64, Ordering};
 
 use serde::{Deserialize, Serialize};
 
@@ -28,8 +28,6 @@ use crate::storage::{Storage, Stored, Txn};
 
 /// The longest text that is looked at as a token, in bytes.
 const MAX_TEXT: usize = 64 << 10;
-/// The default of both system limits on a token's life: 768 hours.
-const SYSTEM_TTL: u64 = 768 * 3600;
 
 /// Whether a token has a record of its own.
 #[derive(Clone, Copy, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
@@ -154,30 +152,9 @@ pub(crate) mod keys {
     }
 }
 
-/// System-wide limits on the life of tokens, in seconds.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub struct Limits {
-    /// What a token gets that asks for nothing.
-    pub default_ttl: u64,
-    /// The most that a token gets.
-    pub max_ttl: u64,
-}
-
-impl Limits {
-    /// The limits in force for a mount: its own where set, else these.
-    #[must_use]
-    pub fn tuned(self, default_ttl: u64, max_ttl: u64) -> Self {
-        let max = if max_ttl == 0 { self.max_ttl } else { max_ttl };
-        let default = if default_ttl == 0 { self.default_ttl } else { default_ttl };
-        Self { default_ttl: default.min(max), max_ttl: max }
-    }
-}
-
 /// The token store.
 pub struct Tokens {
     storage: Storage,
-    default_ttl: AtomicU64,
-    max_ttl: AtomicU64,
     /// Seconds by which tests move the clock.
     skew: AtomicI64,
 }
@@ -185,31 +162,12 @@ pub struct Tokens {
 impl Tokens {
     /// Over the whole store.
     pub fn new(storage: Storage) -> Self {
-        Self {
-            storage,
-            default_ttl: AtomicU64::new(SYSTEM_TTL),
-            max_ttl: AtomicU64::new(SYSTEM_TTL),
-            skew: AtomicI64::new(0),
-        }
+        Self { storage, skew: AtomicI64::new(0) }
     }
 
     /// The store below.
     pub fn storage(&self) -> &Storage {
         &self.storage
-    }
-
-    /// Sets the system limits from the configuration.
-    pub fn set_limits(&self, limits: Limits) {
-        self.default_ttl.store(limits.default_ttl, Ordering::Relaxed);
-        self.max_ttl.store(limits.max_ttl, Ordering::Relaxed);
-    }
-
-    /// The system limits.
-    pub fn limits(&self) -> Limits {
-        Limits {
-            default_ttl: self.default_ttl.load(Ordering::Relaxed),
-            max_ttl: self.max_ttl.load(Ordering::Relaxed),
-        }
     }
 
     /// Unix seconds as this store sees them.
