@@ -8,7 +8,6 @@ pub mod audit;
 pub mod auth;
 pub mod barrier;
 pub mod cached;
-pub mod clock;
 pub mod cluster;
 pub mod config;
 pub mod database;

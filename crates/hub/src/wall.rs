@@ -8,6 +8,16 @@ pub fn now() -> Timestamp {
     Timestamp::now()
 }
 
+/// Whole seconds since the Unix epoch.
+pub fn now_unix() -> i64 {
+    now().as_second()
+}
+
+/// Seconds since the Unix epoch as RFC 3339 in UTC; the epoch itself for a time that no calendar holds.
+pub fn rfc3339_unix(at: i64) -> String {
+    Timestamp::from_second(at).unwrap_or(Timestamp::UNIX_EPOCH).to_string()
+}
+
 /// RFC 3339 in UTC with nanoseconds.
 pub fn rfc3339(at: Timestamp) -> String {
     format!("{at:.9}")
@@ -16,6 +26,12 @@ pub fn rfc3339(at: Timestamp) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn whole_seconds_are_shown_without_a_fraction() {
+        assert_eq!(rfc3339_unix(1), "1970-01-01T00:00:01Z");
+        assert_eq!(rfc3339_unix(i64::MAX), "1970-01-01T00:00:00Z");
+    }
 
     #[test]
     fn all_nine_digits_are_shown() {

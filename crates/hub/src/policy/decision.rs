@@ -63,7 +63,9 @@ impl Decision {
         if self.root || !matches!(operation, Operation::Write | Operation::Patch) {
             return self.allowed;
         }
-        self.allowed && self.rules().all(|rule| rule.tolerates(data)) && self.granting().any(|r| r.allows(data))
+        self.allowed
+            && self.rules().all(|rule| rule.tolerates(data))
+            && self.granting().any(|r| r.allows(data))
     }
 
     /// Checks the asked time of wrapping in seconds against the bounds of the rules that grant the operation.
@@ -99,10 +101,11 @@ fn deciding(policies: &[Arc<Policy>], path: &str, list: bool) -> Vec<Held> {
     let bare = path.strip_suffix('/').filter(|_| list);
     let matching = policies.iter().flat_map(|policy| {
         let rules = policy.rules.iter().enumerate();
-        rules.filter(|(_, rule)| {
-            rule.pattern.matches(path) || bare.is_some_and(|bare| rule.pattern.matches(bare))
-        })
-        .map(move |(index, rule)| (rule, Held { policy: Arc::clone(policy), index }))
+        rules
+            .filter(|(_, rule)| {
+                rule.pattern.matches(path) || bare.is_some_and(|bare| rule.pattern.matches(bare))
+            })
+            .map(move |(index, rule)| (rule, Held { policy: Arc::clone(policy), index }))
     });
     let mut best: Vec<(&Rule, Held)> = Vec::new();
     for (rule, held) in matching {

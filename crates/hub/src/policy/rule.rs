@@ -311,10 +311,8 @@ mod tests {
     #[test]
     fn parameters_are_restricted_by_name_and_value() {
         let mut rule = Rule::new("a", Capabilities::default());
-        rule.allowed = Parameters::from([
-            ("ttl".into(), vec![json!("1h"), json!("2*")]),
-            ("any".into(), vec![]),
-        ]);
+        rule.allowed =
+            Parameters::from([("ttl".into(), vec![json!("1h"), json!("2*")]), ("any".into(), vec![])]);
         assert!(rule.allows(&data(json!({"TTL": "1h", "any": 5}))));
         assert!(rule.allows(&data(json!({"ttl": "25h"}))));
         assert!(!rule.allows(&data(json!({"ttl": "3h"}))));

@@ -95,7 +95,8 @@ impl NewToken {
         };
         let cap = if explicit > 0 { explicit.min(max) } else { max };
         if asked > cap && (self.ttl > 0 || self.period > 0) {
-            warnings.push(format!("TTL of {asked} seconds is over the maximum; it is capped to {cap} seconds"));
+            warnings
+                .push(format!("TTL of {asked} seconds is over the maximum; it is capped to {cap} seconds"));
         }
         (asked.min(cap), explicit)
     }

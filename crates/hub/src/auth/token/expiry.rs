@@ -86,8 +86,7 @@ impl Tokens {
     async fn expire_one(&self, cx: &Cx, at: i64, id: &str) -> Result<(), ApiError> {
         match self.record(&cx.storage, id)? {
             Some(stored) if !stored.value.is_alive(self.now()) => {
-                let children =
-                    if stored.value.spare_children { Children::Orphan } else { Children::Revoke };
+                let children = if stored.value.spare_children { Children::Orphan } else { Children::Revoke };
                 match children {
                     Children::Orphan => self.revoke_orphan(cx, id).await?,
                     Children::Revoke => self.revoke_tree(cx, id).await?,

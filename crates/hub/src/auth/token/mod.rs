@@ -22,9 +22,9 @@ pub use create::{Created, NewToken};
 pub use uses::check_leased;
 
 use crate::barrier::MacPurpose;
-use crate::clock;
 use crate::error::ApiError;
 use crate::storage::{Storage, Stored, Txn};
+use crate::wall;
 
 /// The longest text that is looked at as a token, in bytes.
 const MAX_TEXT: usize = 64 << 10;
@@ -172,7 +172,7 @@ impl Tokens {
 
     /// Unix seconds as this store sees them.
     pub fn now(&self) -> i64 {
-        clock::now_unix().saturating_add(self.skew.load(Ordering::Relaxed))
+        wall::now_unix().saturating_add(self.skew.load(Ordering::Relaxed))
     }
 
     /// Moves the clock of this store.

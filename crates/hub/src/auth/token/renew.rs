@@ -17,7 +17,9 @@ impl Tokens {
             return Err(ApiError::invalid("batch tokens cannot be renewed"));
         }
         loop {
-            let Some(mut stored) = self.record(&cx.storage, &token.id)? else { return Err(ApiError::denied()) };
+            let Some(mut stored) = self.record(&cx.storage, &token.id)? else {
+                return Err(ApiError::denied());
+            };
             let now = self.now();
             if !stored.value.is_alive(now) {
                 return Err(ApiError::denied());
@@ -57,7 +59,10 @@ fn renewed_until(token: &Token, increment: u64, now: i64) -> (i64, Vec<String>) 
         return (wanted, Vec::new());
     }
     let left = cap.saturating_sub(now).max(0);
-    (cap, vec![format!("TTL of {seconds} seconds is over the token's maximum; it is capped to {left} seconds")])
+    (
+        cap,
+        vec![format!("TTL of {seconds} seconds is over the token's maximum; it is capped to {left} seconds")],
+    )
 }
 
 #[cfg(test)]

@@ -67,12 +67,7 @@ impl Tokens {
     }
 
     /// Marks one token; none when there is no such token.
-    async fn mark(
-        &self,
-        storage: &Storage,
-        id: &str,
-        children: Children,
-    ) -> Result<Option<Token>, ApiError> {
+    async fn mark(&self, storage: &Storage, id: &str, children: Children) -> Result<Option<Token>, ApiError> {
         loop {
             let Some(mut stored) = self.record(storage, id)? else { return Ok(None) };
             let spare = children == Children::Orphan;

@@ -25,7 +25,9 @@ impl Tokens {
             return Ok(());
         }
         loop {
-            let Some(mut stored) = self.record(&cx.storage, &token.id)? else { return Err(ApiError::denied()) };
+            let Some(mut stored) = self.record(&cx.storage, &token.id)? else {
+                return Err(ApiError::denied());
+            };
             if stored.value.num_uses <= 0 || stored.value.revoking {
                 return Err(ApiError::denied());
             }
