@@ -40,6 +40,10 @@ pub struct Global {
 
 #[derive(Debug, Subcommand)]
 pub enum Command {
+    /// Run hub nodes on loopback from embedded defaults, to try things out. Not for production.
+    #[command(after_help = "Examples:\n  holdfast dev\n  holdfast dev --nodes 1 --root-token root\n  \
+        holdfast dev --postgres postgres://postgres@127.0.0.1:5432/postgres")]
+    Dev(DevArgs),
     /// Operate a cluster: init, unseal, step-down, membership, backups.
     #[command(subcommand)]
     Operator(Operator),
@@ -102,6 +106,28 @@ pub enum Command {
         /// The directory; made when absent.
         dir: PathBuf,
     },
+}
+
+#[derive(Args, Debug)]
+pub struct DevArgs {
+    /// How many hub nodes, 1 to 5.
+    #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u8).range(1..=5))]
+    pub nodes: u8,
+    /// The root token; a random one unless given.
+    #[arg(long, value_name = "ID")]
+    pub root_token: Option<String>,
+    /// Keep data here and keep it at exit; a temporary directory unless given.
+    #[arg(long, value_name = "DIR")]
+    pub data: Option<PathBuf>,
+    /// The API port of the first node; the others follow. 0 picks free ones.
+    #[arg(long, default_value_t = 8200)]
+    pub port: u16,
+    /// URL of a PostgreSQL superuser; configures database/config/pg and the role database/creds/app.
+    #[arg(long, value_name = "URL")]
+    pub postgres: Option<String>,
+    /// The level of the nodes' logs, which go to a file each.
+    #[arg(long, default_value = "info", value_name = "LEVEL")]
+    pub log: String,
 }
 
 #[derive(Debug, Subcommand)]

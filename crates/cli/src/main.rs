@@ -2,6 +2,7 @@
 
 mod args;
 mod cmd;
+mod dev;
 mod input;
 mod output;
 mod session;

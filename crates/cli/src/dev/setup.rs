@@ -1,0 +1,138 @@
+//! What a fresh platform is given: a root token, mounts, a database.
+
+use std::io::Write;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+use holdfast_client::{Client, ClientError};
+use secrecy::{ExposeSecret, SecretString};
+use serde_json::{Value, json};
+use tokio::time::{Instant, sleep};
+
+use super::nodes::Nodes;
+
+const PATIENCE: Duration = Duration::from_secs(60);
+const ROLE: &str = "CREATE ROLE \"{{name}}\" LOGIN PASSWORD '{{password}}' VALID UNTIL '{{expiration}}'; \
+                    GRANT USAGE ON SCHEMA public TO \"{{name}}\"; GRANT SELECT ON ALL TABLES IN SCHEMA public TO \"{{name}}\";";
+
+/// How the platform is entered.
+pub struct Access {
+    root: SecretString,
+}
+
+impl Access {
+    /// The root token, which this command exists to print.
+    pub fn root_token(&self) -> &str {
+        self.root.expose_secret()
+    }
+
+    fn client(&self, nodes: &Nodes) -> Result<Client> {
+        let addresses: Vec<_> = nodes.iter().map(super::nodes::Node::api).collect();
+        Ok(Client::builder()
+            .addresses(addresses)
+            .token(Some(self.root.clone()))
+            .timeout(Duration::from_secs(20))
+            .build()?)
+    }
+}
+
+/// Initialises a new cluster, or takes up the one that is in the data directory.
+pub async fn initialise(nodes: &Nodes, home: &Path, wanted: Option<&str>) -> Result<Access> {
+    let first = nodes.iter().next().context("there is no node")?;
+    let client = Client::builder().addresses([first.api()]).timeout(Duration::from_secs(20)).build()?;
+    let file = home.join("root-token");
+    if client.read("sys/init").await?.member("initialized").as_bool() == Some(true) {
+        let text = std::fs::read_to_string(&file).with_context(|| {
+            format!("the data directory holds a cluster, but {file:?} with its root token is not there")
+        })?;
+        let access = Access { root: SecretString::from(text.trim().to_owned()) };
+        wait_active(nodes, &access).await?;
+        return Ok(access);
+    }
+    let answer = client.write("sys/init", &json!({})).await?;
+    let text = answer.member("root_token").as_str().context("init gave no root token")?;
+    let mut access = Access { root: SecretString::from(text.to_owned()) };
+    wait_active(nodes, &access).await?;
+    if let Some(id) = wanted {
+        let old = access.client(nodes)?;
+        old.write("auth/token/create-orphan", &json!({"id": id, "policies": ["root"], "ttl": 0})).await?;
+        access = Access { root: SecretString::from(id.to_owned()) };
+        old.write("auth/token/revoke-self", &json!({})).await?;
+    }
+    let mut out = std::fs::File::options().write(true).create(true).truncate(true).mode(0o600).open(&file)?;
+    out.write_all(access.root_token().as_bytes())?;
+    Ok(access)
+}
+
+/// Waits until some node is active.
+async fn wait_active(nodes: &Nodes, access: &Access) -> Result<()> {
+    let client = access.client(nodes)?;
+    until("a node to become active", async || match client.read("auth/token/lookup-self").await {
+        Ok(_) => Ok(Some(())),
+        Err(error) if retriable(&error) => Ok(None),
+        Err(error) => Err(error.into()),
+    })
+    .await
+}
+
+/// Waits until every node votes.
+pub async fn wait_voters(nodes: &Nodes, access: &Access) -> Result<()> {
+    let client = access.client(nodes)?;
+    until("every node to vote", async || {
+        let answer = match client.read("sys/storage/raft/configuration").await {
+            Ok(answer) => answer,
+            Err(error) if retriable(&error) => return Ok(None),
+            Err(error) => return Err(error.into()),
+        };
+        let servers =
+            answer.data().pointer("/config/servers").and_then(Value::as_array).cloned().unwrap_or_default();
+        let voters = servers.iter().filter(|s| s.get("voter") == Some(&Value::Bool(true))).count();
+        Ok((voters == nodes.len()).then_some(()))
+    })
+    .await
+}
+
+/// Mounts what is not mounted yet.
+pub async fn mounts(nodes: &Nodes, access: &Access) -> Result<()> {
+    let client = access.client(nodes)?;
+    let mounted = client.read("sys/mounts").await?;
+    for (path, body) in [
+        ("secret", json!({"type": "kv", "options": {"version": "2"}})),
+        ("database", json!({"type": "database"})),
+    ] {
+        if mounted.data().get(format!("{path}/")).is_none() {
+            client.write(&format!("sys/mounts/{path}"), &body).await?;
+        }
+    }
+    Ok(())
+}
+
+/// Connects the database mount to a PostgreSQL and writes the role `app`.
+pub async fn postgres(nodes: &Nodes, access: &Access, url: &str) -> Result<()> {
+    let client = access.client(nodes)?;
+    let config =
+        json!({"plugin_name": "postgresql-database-plugin", "connection_url": url, "allowed_roles": "*"});
+    client.write("database/config/pg", &config).await?;
+    let role = json!({"db_name": "pg", "creation_statements": ROLE, "default_ttl": "1h", "max_ttl": "24h"});
+    client.write("database/roles/app", &role).await?;
+    Ok(())
+}
+
+fn retriable(error: &ClientError) -> bool {
+    matches!(error, ClientError::Unreachable { .. }) || matches!(error.status(), Some(503 | 429 | 400 | 501))
+}
+
+async fn until(what: &str, mut condition: impl AsyncFnMut() -> Result<Option<()>>) -> Result<()> {
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        if condition().await?.is_some() {
+            return Ok(());
+        }
+        if Instant::now() > deadline {
+            bail!("waited a minute for {what}; the logs of the nodes tell more");
+        }
+        sleep(Duration::from_millis(50)).await;
+    }
+}
