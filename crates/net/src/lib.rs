@@ -1,3 +1,6 @@
-//! What every Holdfast socket shares: TLS identities, the cluster port and the connections to its peers.
+//! What every Holdfast socket shares: TLS identities, the cluster port and the connections to its peers, and
+//! accept loops that drain.
 
 pub mod cluster;
+pub mod serve;
+pub mod server_tls;
