@@ -1,1 +1,3 @@
+//! The benchmark programs behind `./dev bench`.
+
 fn main() {}

@@ -49,7 +49,7 @@ pub fn hex(count: usize) -> String {
     })
 }
 
-/// A number in `0.0..1.0` for jitter, the `unit` that `holdfast_core::time` spreads a span by.
+/// A number in `0.0..1.0` for jitter, the `unit` that [`holdfast_core::time::jittered`] takes.
 pub fn unit() -> f64 {
     let bits = u64::from_le_bytes(bytes()) >> 11;
     #[allow(clippy::cast_precision_loss, reason = "53 bits fit a double exactly")]
