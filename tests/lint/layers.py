@@ -79,7 +79,8 @@ def check_dependencies() -> None:
                     breach(where, f"{name} must not use {short(used)}: dependencies point down only")
             elif name == "core" and dependency["kind"] is None and used not in CORE_CRATES:
                 breach(where, f"core must stay pure: it may use {', '.join(sorted(CORE_CRATES))}, not {used}")
-        if not re.search(r"^\[lints\]\s*\nworkspace = true", manifest.read_text(), re.M) and name not in UNSAFE_CRATES:
+        forbids = r'^\[lints\]\s*\nworkspace = true|^unsafe_code = "forbid"'
+        if not re.search(forbids, manifest.read_text(), re.M) and name not in UNSAFE_CRATES:
             breach(where, "add [lints] workspace = true: unsafe code is forbidden there")
     workspace = (ROOT / "Cargo.toml").read_text()
     if not re.search(r'^unsafe_code = "forbid"', workspace, re.M):
