@@ -119,7 +119,8 @@ pub enum Event<I, Q> {
         /// The term.
         term: Term,
     },
-    /// The gate closed. Everything is forgotten; what runs must be cancelled by the shell.
+    /// The gate closed. What waits is forgotten. What runs is remembered until it ends, so that a gate that opens
+    /// again does not start it a second time; the shell should cancel it.
     Ended,
     /// The answer to [`Effect::Read`].
     Page {
@@ -155,22 +156,18 @@ pub enum Event<I, Q> {
         /// The lease.
         id: I,
     },
-    /// An [`Effect::Start`] ended.
+    /// An [`Effect::Start`] ended. Each start is told exactly once, whatever became of the gate meanwhile.
     Finished {
         /// The lease.
         id: I,
-        /// The term in which it started.
-        term: Term,
         /// How.
         attempt: Attempt,
     },
-    /// An [`Effect::Delete`] or an [`Effect::Record`] ended.
+    /// An [`Effect::Delete`] or an [`Effect::Record`] ended. Each is told exactly once.
     Stored {
         /// The lease.
         id: I,
-        /// The term in which it started.
-        term: Term,
-        /// Whether it was applied.
+        /// Whether it was applied; `false` too when that is not known.
         applied: bool,
     },
     /// The executor of a queue is back: what waits for it starts at once.
@@ -294,6 +291,8 @@ impl<I: Clone + Ord, Q: Clone + Ord> LeaseQueue<I, Q> {
             Event::Began { term } => self.began(now, term, out),
             Event::Ended => self.end(out),
             Event::Connections { queue, connections } => self.connections(queue, connections),
+            Event::Finished { id, attempt } => self.finished(now, id, attempt, out),
+            Event::Stored { id, applied } => self.stored(now, id, applied, out),
             _ if self.term.is_none() => self.refuse(&event, out),
             Event::Page { leases, more, next } => self.page(now, leases, more, next),
             Event::PageFailed => {
@@ -304,14 +303,8 @@ impl<I: Clone + Ord, Q: Clone + Ord> LeaseQueue<I, Q> {
             Event::Asked { lease, waiter } => self.asked(lease, waiter),
             Event::Renewed { id } if !self.is_revoking(&id) => self.forget(now, &id),
             Event::Gone { id } => self.gone(now, &id, out),
-            Event::Finished { id, term, attempt } if self.term == Some(term) => {
-                self.finished(now, id, term, attempt, out);
-            }
-            Event::Stored { id, term, applied } if self.term == Some(term) => {
-                self.stored(now, id, applied, out);
-            }
             Event::ExecutorBack { queue } => self.executor_back(&queue),
-            _ => {}
+            Event::Renewed { .. } | Event::Tick => {}
         }
         self.unpark(now);
         self.start(out);
@@ -345,17 +338,22 @@ impl<I: Clone + Ord, Q: Clone + Ord> LeaseQueue<I, Q> {
     }
 
     fn end(&mut self, out: &mut Vec<Effect<I, Q>>) {
-        let waiters = self.leases.values().flat_map(|lease| &lease.waiters);
-        out.extend(waiters.map(|waiter| Effect::Answer(*waiter, Answer::NotTried)));
+        let waiters = self.leases.values_mut().flat_map(|lease| lease.waiters.drain(..));
+        out.extend(waiters.map(|waiter| Effect::Answer(waiter, Answer::NotTried)));
+        self.leases.retain(|_, lease| !matches!(lease.step, Step::Due | Step::Urgent));
         self.term = None;
-        self.leases.clear();
         self.round.clear();
         self.parked.clear();
         self.settled.clear();
-        self.running = 0;
         self.reader.end();
         for queue in self.queues.values_mut() {
-            *queue = Queue::new(queue.limit);
+            *queue = Queue { running: queue.running, ..Queue::new(queue.limit) };
+        }
+        for lease in self.leases.values_mut() {
+            lease.queued = false;
+            if let Some(queue) = self.queues.get_mut(&lease.queue) {
+                queue.loaded = queue.loaded.saturating_add(1);
+            }
         }
     }
 
@@ -417,11 +415,17 @@ impl<I: Clone + Ord, Q: Clone + Ord> LeaseQueue<I, Q> {
         self.enlist(&name);
     }
 
-    fn finished(&mut self, now: Mono, id: I, term: Term, attempt: Attempt, out: &mut Vec<Effect<I, Q>>) {
+    fn finished(&mut self, now: Mono, id: I, attempt: Attempt, out: &mut Vec<Effect<I, Q>>) {
         let Some(lease) = self.leases.get_mut(&id).filter(|lease| lease.step == Step::Running) else {
             return;
         };
         let name = lease.queue.clone();
+        let Some(term) = self.term else {
+            // The gate closed meanwhile: whoever leads next finds the lease in the store.
+            self.release(&name);
+            self.forget(now, &id);
+            return;
+        };
         if attempt == Attempt::Removed {
             lease.step = Step::Deleting;
             self.answered(&name);

@@ -66,12 +66,10 @@ pub enum Event<X> {
         /// Its key.
         key: Key,
     },
-    /// The batch of an [`Effect::Write`] ended.
+    /// An [`Effect::Write`] ended.
     Written {
-        /// The intent.
-        key: Key,
-        /// The term of the batch.
-        term: Term,
+        /// The batch.
+        batch: Batch,
         /// How.
         written: Written,
     },
@@ -170,8 +168,8 @@ impl<X: Clone + Ord> Sweeper<X> {
                 self.known(now, key, state, due, opened, executor);
             }
             Event::Gone { key } => self.forget(key),
-            Event::Written { key, term, written } if self.term == Some(term) => {
-                self.written(now, key, term, written, out);
+            Event::Written { batch, written } if self.term == Some(batch.term) => {
+                self.written(now, batch, written, out);
             }
             Event::Removed { key, term, gone } if self.term == Some(term) => {
                 self.removed(now, key, term, gone, out);
@@ -211,7 +209,8 @@ impl<X: Clone + Ord> Sweeper<X> {
         if let Some(intent) = self.intents.get_mut(&key) {
             let Step::Waiting(at) = intent.step else { return };
             let news = intent.unsure || state > intent.state;
-            intent.state = intent.state.max(state);
+            // A record that was asked for is believed even when it says less than we thought.
+            intent.state = if intent.unsure { state } else { intent.state.max(state) };
             intent.unsure = false;
             let sooner = intent.state == State::Open && intent.failures == 0 && due < at;
             if news || sooner {
@@ -248,10 +247,10 @@ impl<X: Clone + Ord> Sweeper<X> {
         }
     }
 
-    fn written(&mut self, now: Mono, key: Key, term: Term, written: Written, out: &mut Vec<Effect>) {
-        let Some(intent) = self.intents.get_mut(&key).filter(|intent| intent.step == Step::Writing) else {
-            return;
-        };
+    fn written(&mut self, now: Mono, batch: Batch, written: Written, out: &mut Vec<Effect>) {
+        let Batch { key, term, from, .. } = batch;
+        let ours = |intent: &&mut Intent<X>| intent.step == Step::Writing && from == Some(intent.state);
+        let Some(intent) = self.intents.get_mut(&key).filter(ours) else { return };
         if written != Written::Applied {
             intent.unsure = true;
             self.fail(now, key, out);

@@ -19,11 +19,11 @@ fn page(ids: impl IntoIterator<Item = u32>, queue: char) -> Ev {
 }
 
 fn finished(id: u32, attempt: Attempt) -> Ev {
-    Event::Finished { id, term: T, attempt }
+    Event::Finished { id, attempt }
 }
 
 fn stored(id: u32) -> Ev {
-    Event::Stored { id, term: T, applied: true }
+    Event::Stored { id, applied: true }
 }
 
 fn asked(id: u32, queue: char, waiter: u64) -> Ev {
@@ -210,10 +210,24 @@ fn a_lost_gate_tells_everyone_who_waits_and_starts_nothing() {
 }
 
 #[test]
+fn a_gate_that_opens_again_does_not_start_what_still_runs() {
+    let mut machine = begun(Limits::default());
+    feed(&mut machine, &[(0, page([1, 2], 'a')), (1, Event::Ended)]);
+    assert_eq!((machine.loaded(), machine.running()), (2, 2));
+    let read = Effect::Read { after: None, limit: 1000 };
+    let out = feed(&mut machine, &[(2, Event::Began { term: T }), (3, page([1, 2, 3], 'a'))]);
+    assert_eq!(out, [read, start(3)]);
+    assert_eq!(feed(&mut machine, &[(4, finished(1, Attempt::Removed))]), [delete(1)]);
+    let out = feed(&mut machine, &[(5, Event::Ended), (6, stored(1)), (7, finished(2, Attempt::Removed))]);
+    assert_eq!(out, []);
+    assert_eq!((machine.loaded(), machine.running()), (1, 1));
+}
+
+#[test]
 fn a_store_that_refuses_is_read_again_after_a_pause() {
     let mut machine = begun(Limits::default());
     feed(&mut machine, &[(0, page([1], 'a')), (1, finished(1, Attempt::Removed))]);
-    let refused = Event::Stored { id: 1, term: T, applied: false };
+    let refused = Event::Stored { id: 1, applied: false };
     assert_eq!(feed(&mut machine, &[(2, refused)]), []);
     assert_eq!(machine.next_deadline(), Some(ms(1002)));
     let out = feed(&mut machine, &[(1002, Event::Tick), (1003, page([1], 'a'))]);
@@ -310,7 +324,7 @@ impl World {
     fn perform(&mut self, now: Mono, effect: Ef, plant: Plant) -> Result<(), &'static str> {
         match effect {
             Effect::Read { after, limit } => self.read(now, after, limit),
-            Effect::Start { id, term } => {
+            Effect::Start { id, .. } => {
                 let flights = self.flights.entry(id).or_default();
                 *flights += 1;
                 if *flights > 1 {
@@ -329,16 +343,16 @@ impl World {
                 if attempt != Attempt::NotTried && !(self.offline && queue == Some('a')) {
                     *self.tried.entry(id).or_default() += 1;
                 }
-                self.pending.push(Event::Finished { id, term, attempt });
+                self.pending.push(Event::Finished { id, attempt });
             }
-            Effect::Delete { id, term } => {
+            Effect::Delete { id, .. } => {
                 let applied = self.spread.below(8) > 0;
                 if applied && let Some(at) = self.place.remove(&id) {
                     self.index.remove(&(at, id));
                 }
-                self.pending.push(Event::Stored { id, term, applied });
+                self.pending.push(Event::Stored { id, applied });
             }
-            Effect::Record { id, term, failures, due, .. } => {
+            Effect::Record { id, failures, due, .. } => {
                 if failures > self.tried.get(&id).copied().unwrap_or(0) {
                     return Err("what was not tried uses up no attempt");
                 }
@@ -347,7 +361,7 @@ impl World {
                     let lease = self.index.remove(&(at, id)).unwrap_or(('a', 0));
                     self.index.insert((due, id), (lease.0, failures));
                 }
-                self.pending.push(Event::Stored { id, term, applied });
+                self.pending.push(Event::Stored { id, applied });
             }
             Effect::Answer(waiter, _) => {
                 if !self.waiting.remove(&waiter) {

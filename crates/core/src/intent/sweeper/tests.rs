@@ -16,8 +16,13 @@ fn known(n: u128, state: State, due: u64) -> Event<u8> {
     Event::Known { key: key(n), state, due: ms(due), opened: ms(0), executor: 1 }
 }
 
-fn written(n: u128, written: Written) -> Event<u8> {
-    Event::Written { key: key(n), term: T, written }
+fn written(n: u128, state: State, written: Written) -> Event<u8> {
+    let to = match state {
+        State::Open => Next::State(State::Sweep),
+        State::Sweep => Next::State(State::Verify),
+        State::Verify => Next::Nothing,
+    };
+    Event::Written { batch: Batch::new(key(n), T, Some(state), to), written }
 }
 
 fn removed(n: u128, gone: bool) -> Event<u8> {
@@ -47,14 +52,15 @@ fn an_intent_is_marked_removed_verified_and_dropped() {
     let mut machine = begun(Limits::default());
     assert_eq!(feed(&mut machine, &[(0, known(1, State::Open, 100)), (99, Event::Tick)]), []);
     assert_eq!(machine.next_deadline(), Some(ms(100)));
-    let out = feed(&mut machine, &[(100, Event::Tick), (101, written(1, Written::Applied))]);
+    let out = feed(&mut machine, &[(100, Event::Tick), (101, written(1, State::Open, Written::Applied))]);
     assert_eq!(out, [write(1, State::Open, Next::State(State::Sweep)), Effect::Remove(key(1), T)]);
-    let out = feed(&mut machine, &[(102, removed(1, true)), (103, written(1, Written::Applied))]);
+    let out =
+        feed(&mut machine, &[(102, removed(1, true)), (103, written(1, State::Sweep, Written::Applied))]);
     assert_eq!(out, [write(1, State::Sweep, Next::State(State::Verify))]);
     assert_eq!(machine.counts(), [0, 0, 1]);
     let out = feed(&mut machine, &[(60_102, Event::Tick), (60_103, Event::Tick), (60_104, removed(1, true))]);
     assert_eq!(out, [Effect::Remove(key(1), T), write(1, State::Verify, Next::Nothing)]);
-    assert_eq!(feed(&mut machine, &[(60_105, written(1, Written::Applied))]), []);
+    assert_eq!(feed(&mut machine, &[(60_105, written(1, State::Verify, Written::Applied))]), []);
     assert_eq!((machine.counts(), machine.next_deadline()), ([0, 0, 0], None));
 }
 
@@ -62,13 +68,13 @@ fn an_intent_is_marked_removed_verified_and_dropped() {
 fn a_mark_that_did_not_apply_is_read_again_before_anything_else() {
     for outcome in [Written::Refused, Written::Unknown] {
         let mut machine = begun(Limits::default());
-        let out = feed(&mut machine, &[(0, known(1, State::Open, 0)), (1, written(1, outcome))]);
+        let out = feed(&mut machine, &[(0, known(1, State::Open, 0)), (1, written(1, State::Open, outcome))]);
         assert_eq!(out, [write(1, State::Open, Next::State(State::Sweep)), Effect::Reread(key(1))]);
         let out = feed(&mut machine, &[(2, known(1, State::Sweep, 0))]);
         assert_eq!(out, [Effect::Remove(key(1), T)]);
     }
     let mut machine = begun(Limits::default());
-    feed(&mut machine, &[(0, known(1, State::Open, 0)), (1, written(1, Written::Refused))]);
+    feed(&mut machine, &[(0, known(1, State::Open, 0)), (1, written(1, State::Open, Written::Refused))]);
     let out = feed(&mut machine, &[(5000, Event::Tick)]);
     assert_eq!(out, [Effect::Reread(key(1))]);
     assert_eq!(feed(&mut machine, &[(5001, Event::Gone { key: key(1) }), (90_000, Event::Tick)]), []);
@@ -101,7 +107,7 @@ fn at_most_sixteen_at_once() {
     let steps: Vec<_> = (0..20).map(|n| (0, known(n, State::Sweep, 0))).collect();
     assert_eq!(feed(&mut machine, &steps).len(), 16);
     assert_eq!(machine.next_deadline(), Some(ms(3_600_000)));
-    let out = feed(&mut machine, &[(1, removed(0, true)), (2, written(0, Written::Applied))]);
+    let out = feed(&mut machine, &[(1, removed(0, true)), (2, written(0, State::Sweep, Written::Applied))]);
     assert_eq!(out, [write(0, State::Sweep, Next::State(State::Verify)), Effect::Remove(key(16), T)]);
 }
 
@@ -176,7 +182,7 @@ impl World {
     }
 
     fn write(&mut self, now: Mono, batch: Batch) {
-        let Batch { key, term, from, to } = batch;
+        let Batch { key, from, to, .. } = batch;
         let luck = self.spread.below(6);
         let holds = self.records.get(&key).copied() == from && luck != 0;
         let real = self.marks || to != Next::State(State::Sweep);
@@ -195,7 +201,7 @@ impl World {
             (true, _) => Written::Applied,
             (false, _) => Written::Refused,
         };
-        self.pending.push(Event::Written { key, term, written });
+        self.pending.push(Event::Written { batch, written });
     }
 }
 
