@@ -1,6 +1,7 @@
 //! The mount type `kv`: values under paths, plain (version 1) or with their history (version 2).
 
 mod plain;
+mod versioned;
 
 use std::sync::Arc;
 
@@ -21,12 +22,22 @@ struct Kv;
 #[async_trait]
 impl Engine for Kv {
     async fn exists(&self, cx: &Cx, mount: &MountEntry, request: &Request) -> Result<bool, ApiError> {
+        if is_versioned(mount) {
+            return versioned::exists(cx, mount, request);
+        }
         plain::exists(cx, mount, request)
     }
 
     async fn handle(&self, cx: &Cx, mount: &MountEntry, request: &Request) -> Result<Response, ApiError> {
+        if is_versioned(mount) {
+            return versioned::handle(cx, mount, request).await;
+        }
         plain::handle(cx, mount, request).await
     }
+}
+
+fn is_versioned(mount: &MountEntry) -> bool {
+    mount.options.get("version").is_some_and(|version| version == "2")
 }
 
 /// Refuses a path that no value can have.

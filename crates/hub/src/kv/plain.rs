@@ -18,7 +18,7 @@ pub(super) fn exists(cx: &Cx, mount: &MountEntry, request: &Request) -> Result<b
 pub(super) async fn handle(cx: &Cx, mount: &MountEntry, request: &Request) -> Result<Response, ApiError> {
     let (store, path) = (values(cx, mount), request.rest.as_str());
     if request.operation == Operation::List {
-        return list(&store, request);
+        return super::list(&store, path, request);
     }
     super::check_path(path)?;
     match request.operation {
@@ -48,6 +48,37 @@ fn read(cx: &Cx, mount: &MountEntry, store: &Storage, path: &str) -> Result<Resp
     Ok(Logical { lease: Some(lease), data: Some(data.into_map()), ..Logical::default() }.into())
 }
 
-fn list(store: &Storage, request: &Request) -> Result<Response, ApiError> {
-    super::list(store, &request.rest, request)
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::logical::Body;
+    use crate::testing;
+
+    #[tokio::test]
+    async fn a_value_is_written_read_listed_and_deleted() {
+        let (_store, _hub, cx) = testing::hub();
+        let mount = MountEntry { path: "kv/".into(), uuid: "u".into(), ..MountEntry::default() };
+        let call = async |operation, rest: &str, body| {
+            let request = testing::request(operation, "kv/", rest, body);
+            crate::kv::engine().handle(&cx, &mount, &request).await
+        };
+        let read = async |operation, rest: &str| match call(operation, rest, json!({})).await {
+            Ok(Response { body: Body::Logical(logical), .. }) => Ok(logical),
+            Ok(other) => panic!("unexpected {other:?}"),
+            Err(error) => Err(error.status()),
+        };
+        call(Operation::Write, "a/b", json!({"k": "v", "ttl": "1h"})).await.unwrap();
+        let found = read(Operation::Read, "a/b").await.unwrap();
+        assert_eq!(found.data.unwrap()["k"], "v");
+        let lease = LeaseTicket { id: String::new(), duration: 3600, renewable: false };
+        assert_eq!(found.lease, Some(lease));
+        assert_eq!(read(Operation::List, "").await.unwrap().data.unwrap()["keys"], json!(["a/"]));
+        assert_eq!(call(Operation::Write, "a/b", json!({})).await.unwrap_err().status(), 400);
+        call(Operation::Delete, "a/b", json!({})).await.unwrap();
+        assert_eq!(read(Operation::Read, "a/b").await.unwrap_err(), 404);
+        assert_eq!(read(Operation::List, "").await.unwrap_err(), 404);
+        assert_eq!(call(Operation::Patch, "a/b", json!({})).await.unwrap_err().status(), 405);
+    }
 }

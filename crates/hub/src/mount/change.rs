@@ -3,6 +3,7 @@
 //! A change is decided on a table that was read and is refused by the store if the table changed since, by a
 //! condition on one revision record that every change rewrites.
 
+use holdfast_core::Kind;
 use serde::{Deserialize, Serialize};
 
 use super::registry::{self, Class, MountType};
@@ -155,7 +156,7 @@ async fn change(
 ) -> Result<(), ApiError> {
     for _ in 1..ATTEMPTS {
         match try_change(cx, &mut decide).await {
-            Err(error) if error.kind() == holdfast_core::Kind::Conflict => {}
+            Err(error) if error.kind() == Kind::Conflict => {}
             outcome => return outcome,
         }
     }
@@ -187,11 +188,12 @@ async fn try_change(
     txn.put(REVISION, &Revision { changes: next })?;
     match txn.commit().await {
         Ok(_) => Ok(()),
-        Err(error) if error.is_conflict() => Err(ApiError::new(
-            holdfast_core::Kind::Conflict,
-            "the mount table was changed by another request; try again",
-        )
-        .caused_by(error)),
+        Err(error) if error.is_conflict() => {
+            let text = "the mount table was changed by another request; try again";
+            let mut busy = ApiError::with_status(Kind::Conflict, 503, text).caused_by(error);
+            busy.retry_after = Some(1);
+            Err(busy)
+        }
         Err(error) => Err(error.into()),
     }
 }
