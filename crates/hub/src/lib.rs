@@ -4,6 +4,7 @@
 //! `database`, `sys`) · `lease`, `policy`, `audit`, `quota` · `storage` (typed, encrypted, fenced) · `barrier` ·
 //! `store` (consensus and disk).
 
+pub mod api;
 pub mod audit;
 pub mod auth;
 pub mod barrier;

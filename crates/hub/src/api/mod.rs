@@ -1,0 +1,5 @@
+//! The HTTP API.
+
+pub mod body;
+pub mod envelope;
+pub mod head;
