@@ -28,5 +28,6 @@ pub mod sys;
 #[cfg(any(test, feature = "testing"))]
 pub mod testing;
 pub mod wall;
+pub mod wrapping;
 
 pub use error::ApiError;

@@ -28,6 +28,7 @@ pub struct MountType {
 /// Every mount type.
 pub const TYPES: &[MountType] = &[
     MountType { name: "system", class: Class::System, engine: crate::sys::engine },
+    MountType { name: "cubbyhole", class: Class::System, engine: crate::wrapping::cubbyhole::engine },
     MountType { name: "kv", class: Class::Secret, engine: crate::kv::engine },
 ];
 

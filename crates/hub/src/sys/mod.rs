@@ -3,13 +3,15 @@
 mod audit;
 pub mod metrics;
 mod mounts;
+mod policies;
+mod wrapping;
 
 use std::sync::Arc;
 
 use async_trait::async_trait;
 
 use crate::error::ApiError;
-use crate::logical::{Cx, Engine, Request, Response};
+use crate::logical::{Cx, Engine, Operation, Request, Response};
 use crate::mount::MountEntry;
 use crate::mount::change::Family;
 
@@ -27,6 +29,13 @@ fn split(path: &str) -> (&str, &str) {
 
 #[async_trait]
 impl Engine for Sys {
+    fn unauthenticated(&self, _operation: Operation, rest: &str) -> bool {
+        match split(rest) {
+            ("wrapping", rest) => wrapping::unauthenticated(rest),
+            _ => false,
+        }
+    }
+
     fn sudo(&self, rest: &str) -> bool {
         let (family, _) = split(rest);
         matches!(family, "auth" | "audit" | "audit-hash")
@@ -43,6 +52,15 @@ impl Engine for Sys {
             "auth" => mounts::handle(cx, Family::Auth, rest, request).await,
             "audit" => audit::handle(cx, rest, request).await,
             "audit-hash" => audit::handle_hash(cx, rest, request),
+            "policies" => match split(rest) {
+                ("acl", rest) => policies::handle(cx, policies::Family::Acl, rest, request).await,
+                _ => Err(ApiError::unsupported_path()),
+            },
+            "policy" => policies::handle(cx, policies::Family::Legacy, rest, request).await,
+            "capabilities" => policies::handle_capabilities(cx, policies::Whose::Token, request),
+            "capabilities-self" => policies::handle_capabilities(cx, policies::Whose::Own, request),
+            "capabilities-accessor" => policies::handle_capabilities(cx, policies::Whose::Accessor, request),
+            "wrapping" => wrapping::handle(cx, rest, request).await,
             "metrics" => metrics::handle(&cx.hub, request),
             _ => Err(ApiError::unsupported_path()),
         }

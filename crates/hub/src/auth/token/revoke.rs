@@ -7,7 +7,7 @@
 use super::{Token, Tokens, keys};
 use crate::error::ApiError;
 use crate::logical::Cx;
-use crate::storage::Storage;
+use crate::storage::{Storage, Txn};
 
 /// Children read at once.
 const PAGE: usize = 256;
@@ -51,6 +51,20 @@ impl Tokens {
             for (_, stored) in page.iter().filter(|(_, stored)| stored.value.path.starts_with(prefix)) {
                 self.revoke_tree(cx, &stored.value.id).await?;
             }
+        }
+    }
+
+    /// Adds the removal of a token and its indexes to a transaction; it must have no children, leases or cubbyhole
+    /// any more.
+    pub(crate) fn remove_childless(txn: &mut Txn<'_>, token: &Token) {
+        txn.delete(&keys::id(&token.id));
+        txn.delete(&keys::accessor(&token.accessor));
+        txn.delete(&keys::expiry(0, &token.id));
+        if let Some(at) = token.expires {
+            txn.delete(&keys::expiry(at, &token.id));
+        }
+        if let Some(parent) = &token.parent {
+            txn.delete(&keys::child(parent, &token.id));
         }
     }
 
@@ -164,17 +178,8 @@ impl Tokens {
         let Some(stored) = self.record(&cx.storage, id)? else { return Ok(()) };
         cx.hub.leases.revoke_by_token(cx, id).await?;
         cx.storage.delete_prefix(&keys::cubbyhole(id)).await?;
-        let token = stored.value;
         let mut txn = cx.storage.txn();
-        txn.delete(&keys::id(id));
-        txn.delete(&keys::accessor(&token.accessor));
-        txn.delete(&keys::expiry(0, id));
-        if let Some(at) = token.expires {
-            txn.delete(&keys::expiry(at, id));
-        }
-        if let Some(parent) = &token.parent {
-            txn.delete(&keys::child(parent, id));
-        }
+        Self::remove_childless(&mut txn, &stored.value);
         txn.commit().await?;
         Ok(())
     }
