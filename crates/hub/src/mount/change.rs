@@ -117,7 +117,7 @@ pub async fn disable(cx: &Cx, family: Family, named: &str) -> Result<(), ApiErro
     if !route.mount.tainted {
         taint(cx, &path).await?;
     }
-    revoke_leases(cx, &path).await?;
+    revoke_all(cx, &path).await?;
     route.engine.unmounted(cx, &route.mount).await?;
     route.mount.storage(&cx.storage).delete_prefix("").await?;
     change(cx, |_, txn| {
@@ -139,14 +139,22 @@ async fn taint(cx: &Cx, path: &str) -> Result<(), ApiError> {
 }
 
 /// Revokes what the mount issued, or says how much of it is left.
-async fn revoke_leases(cx: &Cx, path: &str) -> Result<(), ApiError> {
-    match cx.storage.count(&format!("lease/id/{path}"))? {
-        0 => Ok(()),
-        left => Err(ApiError::invalid(format!(
-            "{left} leases below {path} could not be revoked; \
-             to drop them without revoking, use sys/leases/revoke-force/{path}"
-        ))),
+async fn revoke_all(cx: &Cx, path: &str) -> Result<(), ApiError> {
+    if path.starts_with("auth/") {
+        cx.hub.tokens.revoke_made_by(cx, path).await?;
     }
+    let failed = cx.hub.leases.revoke_prefix(cx, path, true).await?;
+    match failed.max(cx.storage.count(&format!("lease/id/{path}"))?) {
+        0 => Ok(()),
+        left => Err(left_over(path, left)),
+    }
+}
+
+fn left_over(path: &str, left: u64) -> ApiError {
+    ApiError::invalid(format!(
+        "{left} leases below {path} could not be revoked; \
+         to drop them without revoking, use sys/leases/revoke-force/{path}"
+    ))
 }
 
 /// Decides on the table as stored and commits under the condition that it is still that table; anew when not.

@@ -82,15 +82,16 @@ async fn tuning_merges_and_keeps_to_the_system_maximum() {
 }
 
 #[tokio::test]
-async fn a_mount_with_leases_stays_and_answers_nothing() {
+async fn a_mount_on_its_way_out_answers_nothing_but_can_revoke() {
     let (_store, hub, cx) = testing::hub();
     enable(&cx, Family::Secret, "kv", &data(json!({"type": "kv"}))).await.unwrap();
-    cx.storage.put("lease/id/kv/a/1", &0).await.unwrap();
-    let refused = text(disable(&cx, Family::Secret, "kv").await);
-    assert!(refused.starts_with("1 ") && refused.contains("sys/leases/revoke-force/kv/"), "{refused}");
+    taint(&cx, "kv/").await.unwrap();
     assert!(hub.mounts.route("kv/a").unwrap().is_none());
     assert!(hub.mounts.owner("kv/a").unwrap().is_some());
-    cx.storage.delete("lease/id/kv/a/1").await.unwrap();
+    let again = enable(&cx, Family::Secret, "kv", &data(json!({"type": "kv"}))).await;
+    assert_eq!(text(again), "path is already in use at kv/");
+    let refused = text(Err::<(), _>(left_over("kv/", 3)));
+    assert!(refused.starts_with("3 ") && refused.contains("sys/leases/revoke-force/kv/"), "{refused}");
     disable(&cx, Family::Secret, "kv").await.unwrap();
     assert!(hub.mounts.owner("kv/a").unwrap().is_none());
 }

@@ -4,6 +4,7 @@ mod audit;
 pub mod metrics;
 mod mounts;
 mod policies;
+mod quotas;
 mod wrapping;
 
 use std::sync::Arc;
@@ -37,8 +38,11 @@ impl Engine for Sys {
     }
 
     fn sudo(&self, rest: &str) -> bool {
-        let (family, _) = split(rest);
-        matches!(family, "auth" | "audit" | "audit-hash")
+        match split(rest) {
+            ("auth", named) => !named.is_empty(),
+            ("audit" | "audit-hash", _) => true,
+            _ => false,
+        }
     }
 
     fn audit_clear(&self) -> &'static [&'static str] {
@@ -61,6 +65,7 @@ impl Engine for Sys {
             "capabilities-self" => policies::handle_capabilities(cx, policies::Whose::Own, request),
             "capabilities-accessor" => policies::handle_capabilities(cx, policies::Whose::Accessor, request),
             "wrapping" => wrapping::handle(cx, rest, request).await,
+            "quotas" => quotas::handle(cx, rest, request).await,
             "metrics" => metrics::handle(&cx.hub, request),
             _ => Err(ApiError::unsupported_path()),
         }
