@@ -11,6 +11,8 @@ pub mod leasequeue;
 pub mod quota;
 pub mod retry;
 pub mod shutdown;
+#[cfg(test)]
+pub(crate) mod soak;
 pub mod term;
 pub mod time;
 

@@ -201,7 +201,7 @@ mod tests {
 
     #[test]
     fn no_window_lets_more_pass_than_burst_and_rate() {
-        for seed in 0..50 {
+        for seed in crate::soak::seeds(50) {
             let mut spread = Spread::new(seed);
             let rate = (1 + spread.below(20)) as f64;
             let mut quota = RateQuota::new(Rate::per_second(rate));

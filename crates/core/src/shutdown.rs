@@ -239,7 +239,7 @@ mod tests {
 
     #[test]
     fn every_way_down_ends_in_time_with_keys_wiped_and_each_step_once() {
-        for seed in 0..500 {
+        for seed in crate::soak::seeds(500) {
             let mut spread = Spread::new(seed);
             let timing =
                 Timing { not_ready: Duration::from_millis(spread.below(2) * 500), ..Timing::default() };

@@ -213,7 +213,7 @@ mod tests {
 
     #[test]
     fn elections_are_on_only_while_a_majority_was_heard() {
-        for seed in 0..200 {
+        for seed in crate::soak::seeds(200) {
             let mut spread = Spread::new(seed);
             let mut machine = Standing::new(Timing::default(), MemberId::new(1));
             let (mut now, mut last) = (Mono::ZERO, [None; 6]);

@@ -476,7 +476,7 @@ mod tests {
 
     #[test]
     fn the_promises_hold_whatever_the_others_do() {
-        for seed in 0..150 {
+        for seed in crate::soak::seeds(150) {
             assert_eq!(run(seed, Timing::default()), Ok(()), "seed {seed}");
         }
     }

@@ -203,7 +203,7 @@ fn run(seed: u64, timing: Timing) -> Result<(), &'static str> {
 
 #[test]
 fn the_gate_follows_its_rule_in_every_order_of_events() {
-    for seed in 0..400 {
+    for seed in crate::soak::seeds(400) {
         assert_eq!(run(seed, Timing::default()), Ok(()), "seed {seed}");
     }
 }

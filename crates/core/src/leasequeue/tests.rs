@@ -440,7 +440,7 @@ fn run(seed: u64, plant: Plant) -> Result<(), &'static str> {
 
 #[test]
 fn leases_are_revoked_over_executors_and_a_store_that_fail() {
-    for seed in 0..100 {
+    for seed in crate::soak::seeds(100) {
         assert_eq!(run(seed, Plant::None), Ok(()), "seed {seed}");
     }
 }

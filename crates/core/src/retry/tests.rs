@@ -228,7 +228,7 @@ fn run(seed: u64, reports: fn(Work, Failure) -> Failure) -> Result<(), &'static 
 
 #[test]
 fn the_rules_hold_over_a_network_that_fails_everywhere() {
-    for seed in 0..300 {
+    for seed in crate::soak::seeds(300) {
         assert_eq!(run(seed, |_, failure| failure), Ok(()), "seed {seed}");
     }
 }

@@ -245,7 +245,7 @@ fn run(seed: u64, limits: Limits, marks: bool) -> Result<(), &'static str> {
 
 #[test]
 fn every_intent_goes_its_way_over_a_store_and_a_database_that_fail() {
-    for seed in 0..100 {
+    for seed in crate::soak::seeds(100) {
         assert_eq!(run(seed, Limits::default(), true), Ok(()), "seed {seed}");
     }
 }
