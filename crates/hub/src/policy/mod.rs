@@ -102,6 +102,16 @@ impl Policies {
         Ok(decision::granted(&self.load_all(&self.storage, policies)?, path).names())
     }
 
+    /// Whether these policies grant anything at or below a mount, whose path ends with a slash.
+    pub fn reaches(&self, storage: &Storage, policies: &[String], mount: &str) -> Result<bool, ApiError> {
+        if is_root(policies) {
+            return Ok(true);
+        }
+        let grants =
+            |rule: &rule::Rule| !rule.capabilities.has(rule::Capability::Deny) && rule.pattern.reaches(mount);
+        Ok(self.load_all(storage, policies)?.iter().any(|policy| policy.rules.iter().any(grants)))
+    }
+
     /// The text of a policy.
     pub fn text(&self, storage: &Storage, name: &str) -> Result<Option<String>, ApiError> {
         match name {

@@ -129,6 +129,21 @@ impl Pattern {
         false
     }
 
+    /// Whether it matches anything at or below a mount, whose path ends with a slash.
+    pub fn reaches(&self, mount: &str) -> bool {
+        let text = self.text();
+        let (body, open) = text.strip_suffix('*').map_or((text, false), |body| (body, true));
+        let mut own = body.split('/').peekable();
+        for segment in mount.trim_end_matches('/').split('/') {
+            match own.next() {
+                Some(last) if open && own.peek().is_none() => return segment.starts_with(last),
+                Some(same) if same == "+" || same == segment => {}
+                _ => return false,
+            }
+        }
+        true
+    }
+
     /// Exact before any wildcard; then the later first wildcard, no trailing `*`, fewer `+`, longer, greater text.
     pub fn rank(&self) -> Rank<'_> {
         let (base, open) = self.base();

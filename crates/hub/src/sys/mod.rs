@@ -5,6 +5,7 @@ pub mod metrics;
 mod mounts;
 mod policies;
 mod quotas;
+mod ui_mounts;
 mod wrapping;
 
 use std::sync::Arc;
@@ -33,6 +34,7 @@ impl Engine for Sys {
     fn unauthenticated(&self, _operation: Operation, rest: &str) -> bool {
         match split(rest) {
             ("wrapping", rest) => wrapping::unauthenticated(rest),
+            ("internal", rest) => ui_mounts::unauthenticated(rest),
             _ => false,
         }
     }
@@ -66,6 +68,7 @@ impl Engine for Sys {
             "capabilities-accessor" => policies::handle_capabilities(cx, policies::Whose::Accessor, request),
             "wrapping" => wrapping::handle(cx, rest, request).await,
             "quotas" => quotas::handle(cx, rest, request).await,
+            "internal" => ui_mounts::handle(cx, rest, request),
             "metrics" => metrics::handle(&cx.hub, request),
             _ => Err(ApiError::unsupported_path()),
         }

@@ -71,7 +71,7 @@ fn warned(warnings: Vec<String>) -> Response {
     warnings.into_iter().fold(Response::no_content(), Response::warn)
 }
 
-fn describe(entry: &MountEntry) -> Value {
+pub(super) fn describe(entry: &MountEntry) -> Value {
     let mut config = json!({
         "default_lease_ttl": entry.default_lease_ttl,
         "force_no_cache": false,
