@@ -39,7 +39,7 @@ pub struct Limits {
     pub page: usize,
     /// How many leases of one configuration are held in memory; more stay in the store meanwhile; 50000.
     pub loaded: usize,
-    /// How often the index is read from its beginning, as a backstop; 10 min.
+    /// How often the index is read from its beginning, as a backstop; 5 min.
     pub rewind_every: Duration,
     /// The pause after the store refused to delete or to record; 1 s.
     pub store_pause: Duration,
@@ -57,7 +57,7 @@ impl Default for Limits {
             pause_ceiling: Duration::from_secs(60),
             page: 1000,
             loaded: 50_000,
-            rewind_every: Duration::from_secs(600),
+            rewind_every: Duration::from_secs(300),
             store_pause: Duration::from_secs(1),
         }
     }
@@ -133,7 +133,8 @@ pub enum Event<I, Q> {
     },
     /// A read failed; it is repeated after a pause.
     PageFailed,
-    /// A lease was put into the index at this place: a hint for the next read.
+    /// A lease was put into the index at this place. To be told from every applied entry that puts or moves a
+    /// lease, not from the answer to the one who wrote it: that one may have given up waiting.
     Scheduled {
         /// Its due time.
         due: Mono,

@@ -140,6 +140,11 @@ impl Creation {
         (self.phase == Phase::Making).then_some(self.deadline)
     }
 
+    /// The term in which the creation began; every effect of it carries this one.
+    pub const fn term(&self) -> Term {
+        self.term
+    }
+
     /// Whether nothing more will come of this machine.
     pub fn is_over(&self) -> bool {
         self.phase == Phase::Over

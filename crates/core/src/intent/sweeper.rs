@@ -21,6 +21,9 @@ pub struct Limits {
     pub pause_ceiling: Duration,
     /// The time between the two removals; 60 s.
     pub verify_after: Duration,
+    /// How often every intent is read from the store again; 60 s. A record whose writing was given up may still
+    /// have been written, and then only the store knows of it.
+    pub reload_every: Duration,
     /// The age from which an intent is reported, and the time between two reports of it; 1 h.
     pub report_every: Duration,
 }
@@ -32,6 +35,7 @@ impl Default for Limits {
             pause: Duration::from_secs(1),
             pause_ceiling: Duration::from_secs(60),
             verify_after: Duration::from_secs(60),
+            reload_every: Duration::from_secs(60),
             report_every: Duration::from_secs(3600),
         }
     }
@@ -94,7 +98,8 @@ pub enum Event<X> {
 /// What the shell must do, in order.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Effect {
-    /// Read every intent from the store, in pages, and tell each one as [`Event::Known`].
+    /// Read every intent from the store, in pages, and tell each one as [`Event::Known`]. Comes again from time
+    /// to time.
     Load(Term),
     /// Commit this batch and answer with [`Event::Written`].
     Write(Batch),
@@ -138,6 +143,7 @@ pub struct Sweeper<X> {
     wakes: BTreeSet<(Mono, Key)>,
     reports: BTreeSet<(Mono, Key)>,
     running: usize,
+    reload_at: Mono,
 }
 
 impl<X: Clone + Ord> Sweeper<X> {
@@ -152,6 +158,7 @@ impl<X: Clone + Ord> Sweeper<X> {
             wakes: BTreeSet::new(),
             reports: BTreeSet::new(),
             running: 0,
+            reload_at: Mono::FAR,
         }
     }
 
@@ -161,7 +168,7 @@ impl<X: Clone + Ord> Sweeper<X> {
             Event::Began { term } => {
                 self.forget_all();
                 self.term = Some(term);
-                out.push(Effect::Load(term));
+                self.reload_at = now;
             }
             Event::Ended => self.forget_all(),
             Event::Known { key, state, due, opened, executor } if self.term.is_some() => {
@@ -177,6 +184,7 @@ impl<X: Clone + Ord> Sweeper<X> {
             Event::ExecutorBack { executor } => self.executor_back(now, &executor),
             _ => {}
         }
+        self.reload(now, out);
         self.start(now, out);
         self.report(now, out);
     }
@@ -185,7 +193,8 @@ impl<X: Clone + Ord> Sweeper<X> {
     pub fn next_deadline(&self) -> Option<Mono> {
         let free = self.running < self.limits.at_once;
         let wake = self.wakes.first().filter(|_| free).map(|(at, _)| *at);
-        earliest(wake, self.reports.first().map(|(at, _)| *at))
+        let reload = Some(self.reload_at).filter(|at| *at != Mono::FAR);
+        earliest(earliest(wake, reload), self.reports.first().map(|(at, _)| *at))
     }
 
     /// How many intents are known, by state: open, sweep, verify.
@@ -225,6 +234,13 @@ impl<X: Clone + Ord> Sweeper<X> {
         let step = Step::Waiting(due);
         self.intents
             .insert(key, Intent { state, executor, opened, report_at, failures: 0, unsure: false, step });
+    }
+
+    fn reload(&mut self, now: Mono, out: &mut Vec<Effect>) {
+        if let Some(term) = self.term.filter(|_| self.reload_at <= now) {
+            self.reload_at = now.after(self.limits.reload_every);
+            out.push(Effect::Load(term));
+        }
     }
 
     fn start(&mut self, now: Mono, out: &mut Vec<Effect>) {
@@ -362,6 +378,7 @@ impl<X: Clone + Ord> Sweeper<X> {
 
     fn forget_all(&mut self) {
         self.term = None;
+        self.reload_at = Mono::FAR;
         self.running = 0;
         self.intents.clear();
         self.by_executor.clear();

@@ -91,6 +91,9 @@ impl Standing {
             }
             Event::Tick => {}
         }
+        // Who is silent already is not waited for again.
+        let heard_for = self.timing.heard_for;
+        self.heard.retain(|_, heard| now < heard.after(heard_for));
         let may = self.hears_quorum(now) && self.vetoes.is_empty();
         if may != self.on {
             self.on = may;
@@ -183,6 +186,14 @@ mod tests {
         assert_eq!(machine.next_deadline(), Some(ms(305)));
         assert_eq!(feed(&mut machine, &[(305, Event::Tick)]), [Effect::Elections(false)]);
         assert_eq!(feed(&mut machine, &[(400, heard(3, 390))]), [Effect::Elections(true)]);
+    }
+
+    #[test]
+    fn a_voter_that_fell_silent_is_not_waited_for_again() {
+        let mut machine = three();
+        feed(&mut machine, &[(0, heard(2, 0)), (100, heard(3, 100)), (300, Event::Tick)]);
+        assert!(machine.may_stand());
+        assert_eq!(machine.next_deadline(), Some(ms(400)));
     }
 
     #[test]

@@ -111,7 +111,7 @@ fn a_failure_is_recorded_with_growing_pauses_until_it_is_irrevocable() {
         let range = if irrevocable { 86_400.0..=86_400.0 } else { base * 0.5..=base * 1.5 };
         assert!(range.contains(&pause), "{failures}: {pause}");
         assert_eq!(feed(&mut machine, &[(1001, stored(1))]), []);
-        assert_eq!((machine.loaded(), machine.next_deadline()), (0, Some(due.min(ms(600_000)))));
+        assert_eq!((machine.loaded(), machine.next_deadline()), (0, Some(due.min(ms(300_000)))));
     }
 }
 

@@ -41,6 +41,11 @@ fn feed(machine: &mut Machine, steps: &[(u64, Event<u8>)]) -> Vec<Effect> {
     out
 }
 
+/// Without the reload, which would stand in every list of effects.
+fn limits() -> Limits {
+    Limits { reload_every: Duration::MAX, ..Limits::default() }
+}
+
 fn begun(limits: Limits) -> Machine {
     let mut machine = Machine::new(limits, Spread::new(1));
     assert_eq!(feed(&mut machine, &[(0, Event::Began { term: T })]), [Effect::Load(T)]);
@@ -49,7 +54,7 @@ fn begun(limits: Limits) -> Machine {
 
 #[test]
 fn an_intent_is_marked_removed_verified_and_dropped() {
-    let mut machine = begun(Limits::default());
+    let mut machine = begun(limits());
     assert_eq!(feed(&mut machine, &[(0, known(1, State::Open, 100)), (99, Event::Tick)]), []);
     assert_eq!(machine.next_deadline(), Some(ms(100)));
     let out = feed(&mut machine, &[(100, Event::Tick), (101, written(1, State::Open, Written::Applied))]);
@@ -67,13 +72,13 @@ fn an_intent_is_marked_removed_verified_and_dropped() {
 #[test]
 fn a_mark_that_did_not_apply_is_read_again_before_anything_else() {
     for outcome in [Written::Refused, Written::Unknown] {
-        let mut machine = begun(Limits::default());
+        let mut machine = begun(limits());
         let out = feed(&mut machine, &[(0, known(1, State::Open, 0)), (1, written(1, State::Open, outcome))]);
         assert_eq!(out, [write(1, State::Open, Next::State(State::Sweep)), Effect::Reread(key(1))]);
         let out = feed(&mut machine, &[(2, known(1, State::Sweep, 0))]);
         assert_eq!(out, [Effect::Remove(key(1), T)]);
     }
-    let mut machine = begun(Limits::default());
+    let mut machine = begun(limits());
     feed(&mut machine, &[(0, known(1, State::Open, 0)), (1, written(1, State::Open, Written::Refused))]);
     let out = feed(&mut machine, &[(5000, Event::Tick)]);
     assert_eq!(out, [Effect::Reread(key(1))]);
@@ -82,7 +87,7 @@ fn a_mark_that_did_not_apply_is_read_again_before_anything_else() {
 
 #[test]
 fn a_removal_that_fails_backs_off_and_an_executor_that_returns_is_tried_at_once() {
-    let mut machine = begun(Limits::default());
+    let mut machine = begun(limits());
     feed(&mut machine, &[(0, known(1, State::Sweep, 0))]);
     let mut at = 0;
     for pause in [1u64, 2, 4, 8, 16, 32, 60, 60] {
@@ -102,8 +107,17 @@ fn a_removal_that_fails_backs_off_and_an_executor_that_returns_is_tried_at_once(
 }
 
 #[test]
-fn at_most_sixteen_at_once() {
+fn the_store_is_read_again_each_minute() {
     let mut machine = begun(Limits::default());
+    assert_eq!(machine.next_deadline(), Some(ms(60_000)));
+    assert_eq!(feed(&mut machine, &[(59_999, Event::Tick), (60_000, Event::Tick)]), [Effect::Load(T)]);
+    assert_eq!(feed(&mut machine, &[(60_001, Event::Ended)]), []);
+    assert_eq!(machine.next_deadline(), None);
+}
+
+#[test]
+fn at_most_sixteen_at_once() {
+    let mut machine = begun(limits());
     let steps: Vec<_> = (0..20).map(|n| (0, known(n, State::Sweep, 0))).collect();
     assert_eq!(feed(&mut machine, &steps).len(), 16);
     assert_eq!(machine.next_deadline(), Some(ms(3_600_000)));
@@ -113,7 +127,7 @@ fn at_most_sixteen_at_once() {
 
 #[test]
 fn an_old_intent_is_reported_once_an_hour() {
-    let mut machine = begun(Limits::default());
+    let mut machine = begun(limits());
     feed(&mut machine, &[(0, known(1, State::Sweep, 0))]);
     let hour = Duration::from_secs(3600);
     let steps = [(3_599_999, Event::Tick), (3_600_000, Event::Tick), (3_600_001, Event::Tick)];
@@ -123,7 +137,7 @@ fn an_old_intent_is_reported_once_an_hour() {
 
 #[test]
 fn what_an_older_term_started_says_nothing() {
-    let mut machine = begun(Limits::default());
+    let mut machine = begun(limits());
     feed(&mut machine, &[(0, known(1, State::Sweep, 0)), (1, Event::Ended)]);
     assert_eq!(feed(&mut machine, &[(2, removed(1, true)), (3, known(1, State::Sweep, 0))]), []);
     let next = T.next();
@@ -134,7 +148,7 @@ fn what_an_older_term_started_says_nothing() {
 
 #[test]
 fn a_creation_brings_its_intent_forward() {
-    let mut machine = begun(Limits::default());
+    let mut machine = begun(limits());
     feed(&mut machine, &[(0, known(1, State::Open, 35_000))]);
     let out = feed(&mut machine, &[(10, known(1, State::Open, 10))]);
     assert_eq!(out, [write(1, State::Open, Next::State(State::Sweep))]);
@@ -246,15 +260,15 @@ fn run(seed: u64, limits: Limits, marks: bool) -> Result<(), &'static str> {
 #[test]
 fn every_intent_goes_its_way_over_a_store_and_a_database_that_fail() {
     for seed in crate::soak::seeds(100) {
-        assert_eq!(run(seed, Limits::default(), true), Ok(()), "seed {seed}");
+        assert_eq!(run(seed, limits(), true), Ok(()), "seed {seed}");
     }
 }
 
 #[test]
 fn wrong_sweepers_are_caught() {
-    let hasty = Limits { verify_after: Duration::ZERO, ..Limits::default() };
-    let greedy = Limits { at_once: 20, ..Limits::default() };
+    let hasty = Limits { verify_after: Duration::ZERO, ..limits() };
+    let greedy = Limits { at_once: 20, ..limits() };
     assert!((0..100).any(|seed| run(seed, hasty, true).is_err()));
     assert!((0..100).any(|seed| run(seed, greedy, true).is_err()));
-    assert!((0..100).any(|seed| run(seed, Limits::default(), false).is_err()));
+    assert!((0..100).any(|seed| run(seed, limits(), false).is_err()));
 }
