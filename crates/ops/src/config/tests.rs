@@ -246,3 +246,16 @@ fn a_flag_that_is_no_key_and_one_through_a_value_are_told() {
     let problems = loader(&[]).flag("=5").flag("node_id=a").flag("node_id.x=b").load::<Hub>().unwrap_err();
     assert_eq!(problems.iter().count(), 2, "{problems}");
 }
+
+proptest::proptest! {
+    #[test]
+    fn no_file_and_no_variable_panics(text in "(?s).{0,200}", lines in "([a-z]{1,4}[=:.\\[\\]{}' \n-]{1,3}){0,40}", value in ".{0,40}") {
+        for (name, text) in [("h.toml", &text), ("h.yaml", &text), ("h.toml", &lines), ("h.yaml", &lines)] {
+            let (_dir, path) = file(name, text);
+            let _ = loader(&[]).path(path).load::<Hub>();
+        }
+        for key in ["HOLDFAST__SERVER__HUB__API__PORTS", "HOLDFAST__SERVER__HUB__RAFT", "HOLDFAST__SERVER__HUB__BODY"] {
+            let _ = loader(&[(key, value.replace('\0', "").as_str())]).load::<Hub>();
+        }
+    }
+}
