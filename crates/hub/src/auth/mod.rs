@@ -1,3 +1,4 @@
 //! Tokens and the login methods that hand them out.
 
+pub mod params;
 pub mod token;

@@ -29,6 +29,7 @@ pub struct MountType {
 pub const TYPES: &[MountType] = &[
     MountType { name: "system", class: Class::System, engine: crate::sys::engine },
     MountType { name: "cubbyhole", class: Class::System, engine: crate::wrapping::cubbyhole::engine },
+    MountType { name: "token", class: Class::System, engine: crate::auth::token::engine::engine },
     MountType { name: "kv", class: Class::Secret, engine: crate::kv::engine },
 ];
 

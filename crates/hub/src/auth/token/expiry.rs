@@ -9,7 +9,6 @@ use holdfast_core::{Kind, Term};
 use tokio::time::{Instant, MissedTickBehavior};
 use tokio_util::sync::CancellationToken;
 
-use super::revoke::Children;
 use super::{Tokens, keys};
 use crate::error::ApiError;
 use crate::hub::Hub;
@@ -58,40 +57,46 @@ impl Tokens {
             let now = self.now();
             let due: Vec<(i64, String)> =
                 page.iter().filter_map(|key| parse(key)).take_while(|(at, _)| *at <= now).collect();
-            let lost = futures_util::stream::iter(&due)
-                .map(|(at, id)| async move {
-                    let cx = hub.cx(term, Instant::now() + PATIENCE, cancel.clone());
-                    match tokio::time::timeout(PATIENCE, self.expire_one(&cx, *at, id)).await {
-                        Ok(Err(error)) if error.kind() == Kind::NotLeader => return true,
-                        Ok(Err(error)) => tracing::warn!(%error, %term, "revoking an expired token failed"),
-                        Err(_) => tracing::warn!(%term, "revoking an expired token took too long"),
-                        Ok(Ok(())) => {}
-                    }
-                    false
-                })
+            let whole_page = due.len() == page.len();
+            let lost = futures_util::stream::iter(due)
+                .map(|(at, id)| self.expire_in_time(hub, term, cancel, at, id))
                 .buffer_unordered(AT_ONCE)
-                .any(|lost| std::future::ready(lost))
+                .any(std::future::ready)
                 .await;
             if lost {
                 return Err(ApiError::no_leader());
             }
             // What failed stays in the index; the cursor moves past it so that it blocks nothing behind it.
             match page.last() {
-                Some(last) if due.len() == page.len() => after = Some(last.clone()),
+                Some(last) if whole_page => after = Some(last.clone()),
                 _ => return Ok(()),
             }
         }
     }
 
+    /// Deals with one entry; true when leadership is lost.
+    async fn expire_in_time(
+        &self,
+        hub: &Arc<Hub>,
+        term: Term,
+        cancel: &CancellationToken,
+        at: i64,
+        id: String,
+    ) -> bool {
+        let cx = hub.cx(term, Instant::now() + PATIENCE, cancel.clone());
+        match tokio::time::timeout(PATIENCE, self.expire_one(&cx, at, &id)).await {
+            Ok(Err(error)) if error.kind() == Kind::NotLeader => return true,
+            Ok(Err(error)) => tracing::warn!(%error, %term, "revoking an expired token failed"),
+            Err(_) => tracing::warn!(%term, "revoking an expired token took too long"),
+            Ok(Ok(())) => {}
+        }
+        false
+    }
+
     async fn expire_one(&self, cx: &Cx, at: i64, id: &str) -> Result<(), ApiError> {
         match self.record(&cx.storage, id)? {
-            Some(stored) if !stored.value.is_alive(self.now()) => {
-                let children = if stored.value.spare_children { Children::Orphan } else { Children::Revoke };
-                match children {
-                    Children::Orphan => self.revoke_orphan(cx, id).await?,
-                    Children::Revoke => self.revoke_tree(cx, id).await?,
-                }
-            }
+            Some(stored) if stored.value.revoking => self.finish(cx, id).await?,
+            Some(stored) if !stored.value.is_alive(self.now()) => self.revoke_tree(cx, id).await?,
             _ => {}
         }
         cx.storage.delete(&keys::expiry(at, id)).await?;

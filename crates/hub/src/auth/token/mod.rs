@@ -6,9 +6,12 @@
 //! "the accessor entry is there" into its batch ([`Tokens::require_live`]) and cannot outlive it.
 
 pub mod create;
+pub mod engine;
 pub mod expiry;
 pub mod renew;
 pub mod revoke;
+#[cfg(test)]
+mod tests;
 pub mod text;
 mod uses;
 

@@ -16,7 +16,7 @@ const WALK: usize = 128;
 
 /// What becomes of the children of a revoked token.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(super) enum Children {
+enum Children {
     /// They are revoked too.
     Revoke,
     /// They live on without a parent.

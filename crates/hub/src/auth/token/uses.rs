@@ -3,6 +3,7 @@
 use super::{Token, Tokens, after, keys};
 use crate::error::ApiError;
 use crate::logical::Cx;
+use crate::storage::Txn;
 
 /// Seconds after its last use at which the background looks whether a token was revoked as it should have been.
 const LAST_USE_GRACE: u64 = 900;
@@ -37,7 +38,7 @@ impl Tokens {
             stored.value.num_uses -= 1;
             if stored.value.num_uses == 0 {
                 stored.value.num_uses = -1;
-                txn.put(&keys::expiry(after(self.now(), LAST_USE_GRACE), &token.id), &())?;
+                self.bring_end_forward(&mut txn, &mut stored.value)?;
             }
             txn.put(&key, &stored.value)?;
             match txn.commit().await {
@@ -45,6 +46,18 @@ impl Tokens {
                 done => return done.map(|_| ()).map_err(ApiError::from),
             }
         }
+    }
+
+    /// Lets the background revoke a used-up token if the request that used it up cannot.
+    fn bring_end_forward(&self, txn: &mut Txn<'_>, token: &mut Token) -> Result<(), ApiError> {
+        let soon = after(self.now(), LAST_USE_GRACE);
+        if token.expires.is_some_and(|at| at <= soon) {
+            return Ok(());
+        }
+        if let Some(at) = token.expires.replace(soon) {
+            txn.delete(&keys::expiry(at, &token.id));
+        }
+        Ok(txn.put(&keys::expiry(soon, &token.id), &())?)
     }
 
     /// Revokes a token whose last use this request was; call it once the request is answered.
