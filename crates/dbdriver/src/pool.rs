@@ -246,23 +246,22 @@ mod tests {
         assert_eq!(pool.idle_count(), 1);
     }
 
-    #[tokio::test(start_paused = true)]
+    #[tokio::test]
     async fn waiting_ends_at_the_deadline_as_busy_and_on_close() {
         let pool = Pool::new(Counted::default(), 1, 1, Duration::ZERO);
         let held = pool.take(&call()).await.unwrap();
-        let error = pool.take(&call()).await.err().unwrap();
-        assert_eq!(error.reason(), Reason::Busy);
+        let short = Call::within(Duration::from_millis(20));
+        assert_eq!(pool.take(&short).await.err().unwrap().reason(), Reason::Busy);
         pool.close();
         assert_eq!(pool.take(&call()).await.err().unwrap().reason(), Reason::Closed);
         held.give_back();
         assert_eq!((pool.idle_count(), pool.connector.open.load(Ordering::SeqCst)), (0, 0));
     }
 
-    #[tokio::test(start_paused = true)]
+    #[tokio::test]
     async fn old_connections_are_not_used_again() {
-        let pool = Pool::new(Counted::default(), 1, 1, Duration::from_secs(60));
+        let pool = Pool::new(Counted::default(), 1, 1, Duration::from_nanos(1));
         pool.take(&call()).await.unwrap().give_back();
-        tokio::time::advance(Duration::from_secs(61)).await;
         assert!(!pool.take(&call()).await.unwrap().is_reused());
     }
 }

@@ -64,7 +64,9 @@ impl DriverConfig {
                 Ok(0) => DEFAULT_OPEN,
                 Ok(open) if open <= MAX_OPEN => open,
                 _ => {
-                    return Err(ConfigError(format!("max_open_connections must be between 0 and {MAX_OPEN}")));
+                    return Err(ConfigError(format!(
+                        "max_open_connections must be between 0 and {MAX_OPEN}"
+                    )));
                 }
             };
         }

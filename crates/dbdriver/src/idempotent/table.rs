@@ -51,7 +51,11 @@ pub(super) struct Table {
 impl Table {
     /// Forgets what is older than [`KEPT`].
     pub(super) fn expire(&mut self) {
-        let Some(limit) = Instant::now().checked_sub(KEPT) else { return };
+        self.expire_at(Instant::now());
+    }
+
+    pub(super) fn expire_at(&mut self, now: Instant) {
+        let Some(limit) = now.checked_sub(KEPT) else { return };
         while self.finished.front().is_some_and(|(at, _)| *at <= limit) {
             self.forget_finished();
         }
@@ -141,6 +145,11 @@ impl Table {
         for slot in self.runs.values().filter(|slot| !slot.done) {
             slot.entry.stop.cancel();
         }
+    }
+
+    #[cfg(test)]
+    pub(super) fn waiting(&self, key: IdempotencyKey) -> usize {
+        self.runs.get(&key).map_or(0, |slot| slot.waiting)
     }
 
     #[cfg(test)]

@@ -1,0 +1,15 @@
+//! The drivers against real servers: a private PostgreSQL and a private MariaDB.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    clippy::disallowed_methods
+)]
+
+mod support;
+
+mod mysql;
+mod postgres;
+mod postgres_failures;
+mod postgres_tls;
