@@ -64,10 +64,8 @@ fn in_go_dsn(url: &str) -> Vec<Range<usize>> {
 }
 
 fn looks_like_pairs(url: &str) -> bool {
-    url.split_whitespace()
-        .next()
-        .and_then(|word| word.split_once('='))
-        .is_some_and(|(key, _)| !key.is_empty() && key.chars().all(|c| c.is_ascii_lowercase() || c == '_'))
+    let rest = url.trim_start().trim_start_matches(|c: char| c.is_ascii_lowercase() || c == '_');
+    rest.len() < url.len() && rest.trim_start().starts_with('=')
 }
 
 fn in_pairs(url: &str) -> Vec<Range<usize>> {

@@ -180,8 +180,13 @@ async fn lock_timeouts_are_retried_inside() {
         "UPDATE app.locked SET a = 3 /* mark-blocked */",
     ]);
     let call = call();
+    let before = row_waits(server).await;
     let (done, ()) = tokio::join!(driver.new_user(&call, &blocked), async {
-        tokio::time::timeout(LIMIT, second_wait(server)).await.unwrap();
+        // A second wait means that the first has failed.
+        eventually_async(LIMIT, "a second wait", || async {
+            (row_waits(server).await >= before + 2).then_some(())
+        })
+        .await;
         holder.query_drop("COMMIT").await.unwrap();
     });
     done.unwrap();
@@ -189,18 +194,11 @@ async fn lock_timeouts_are_retried_inside() {
     driver.delete_user(&self::call(), &delete(&blocked)).await.unwrap();
 }
 
-/// Returns when the statement waits for the lock a second time, so that its first wait has failed.
-async fn second_wait(server: &MariaDbServer) {
-    let sql = "SELECT trx_wait_started FROM information_schema.INNODB_TRX WHERE trx_query LIKE '%mark-blocked%' \
-               AND trx_wait_started IS NOT NULL AND trx_mysql_thread_id <> CONNECTION_ID()";
-    let mut first = None;
-    loop {
-        match (&first, server.query(sql).await.pop()) {
-            (None, Some(now)) => first = Some(now),
-            (Some(before), Some(now)) if *before != now => return,
-            _ => {}
-        }
-    }
+/// How many times anything on the server has waited for a row.
+async fn row_waits(server: &MariaDbServer) -> u64 {
+    let sql = "SELECT VARIABLE_VALUE FROM information_schema.GLOBAL_STATUS \
+               WHERE VARIABLE_NAME = 'INNODB_ROW_LOCK_WAITS'";
+    server.query(sql).await[0].parse().unwrap()
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -6,8 +6,7 @@ use std::time::Duration;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use holdfast_dbdriver::{
-    Change, DeleteUser, Dialect, Driver as _, NewUser, PasswordAuthentication, PostgresDriver, Reason,
-    UpdateUser,
+    Change, DeleteUser, Dialect, Driver, NewUser, PasswordAuthentication, PostgresDriver, Reason, UpdateUser,
 };
 use jiff::Timestamp;
 use tokio::task::JoinSet;
@@ -202,52 +201,48 @@ async fn grants_on_one_schema_at_once_never_show_a_conflict() {
     server.execute("CREATE SCHEMA crowded; CREATE TABLE crowded.a (); CREATE TABLE crowded.b ()").await;
     let grant = r#"GRANT USAGE ON SCHEMA crowded TO "{{name}}"; GRANT SELECT ON ALL TABLES IN SCHEMA crowded TO "{{name}}""#;
     for _ in 0..4 {
-        let mut set = JoinSet::new();
-        for _ in 0..16 {
-            let driver = Arc::clone(&driver);
-            set.spawn(async move {
-                let user = user(&[CREATE, grant]);
-                driver.new_user(&call(), &user).await?;
-                driver.delete_user(&call(), &delete(&user)).await
-            });
-        }
-        while let Some(done) = set.join_next().await {
-            done.unwrap().unwrap();
-        }
+        create_and_remove(&driver, 16, &[CREATE, grant]).await;
     }
 }
 
-/// Judged by what the server saw: each creation notes how many others were in their sleep with it.
+/// Each creation waits until all have begun, so that they finish only if they truly run side by side.
 #[tokio::test(flavor = "multi_thread")]
-async fn slow_creations_run_side_by_side_up_to_the_bound() {
+async fn creations_run_side_by_side() {
     let server = postgres().await;
-    let sleepers = |limit: u32, mark: &'static str| async move {
-        let mut config = postgres_config(server);
-        config.max_open_connections = limit;
-        let driver = open(&config);
-        server.execute(&format!("CREATE TABLE public.{mark} (others int)")).await;
-        let sleep = format!(
-            "SELECT pg_sleep(0.2) /* {mark} */; INSERT INTO public.{mark} SELECT count(*) FROM pg_stat_activity \
-             WHERE query LIKE '%/* {mark} */%' AND application_name = 'holdfast' AND state = 'active'"
-        );
-        let mut set = JoinSet::new();
-        for _ in 0..16 {
-            let (driver, sleep) = (Arc::clone(&driver), sleep.clone());
-            set.spawn(async move {
-                let user = user(&[CREATE, &sleep]);
-                driver.new_user(&call(), &user).await?;
-                driver.delete_user(&call(), &delete(&user)).await
-            });
-        }
-        while let Some(done) = set.join_next().await {
-            done.unwrap().unwrap();
-        }
-        let most = server.query(&format!("SELECT max(others) FROM public.{mark}")).await;
-        most[0].parse::<u32>().unwrap()
-    };
-    assert!(sleepers(16, "sleepers_wide").await > 8);
-    let narrow = sleepers(3, "sleepers_narrow").await;
-    assert!((1..=3).contains(&narrow), "{narrow}");
+    let driver = open(&postgres_config(server));
+    server.execute("CREATE SEQUENCE public.arrivals").await;
+    let meet = "DO $$ BEGIN PERFORM nextval('public.arrivals'); \
+                WHILE (SELECT last_value FROM public.arrivals) < 16 LOOP PERFORM pg_sleep(0.2); END LOOP; END $$";
+    create_and_remove(&driver, 16, &[CREATE, meet]).await;
+}
+
+/// Each creation notes how many slept together with it.
+#[tokio::test(flavor = "multi_thread")]
+async fn never_more_connections_than_allowed() {
+    let server = postgres().await;
+    let mut config = postgres_config(server);
+    config.max_open_connections = 3;
+    let driver = open(&config);
+    server.execute("CREATE TABLE public.sleepers (others int)").await;
+    let sleep = "SELECT pg_sleep(0.1) /* sleepers */; INSERT INTO public.sleepers SELECT count(*) FROM pg_stat_activity \
+                 WHERE query LIKE '%/* sleepers */%' AND application_name = 'holdfast' AND state = 'active'";
+    create_and_remove(&driver, 12, &[CREATE, sleep]).await;
+    let most: u32 = server.query("SELECT max(others) FROM public.sleepers").await[0].parse().unwrap();
+    assert!((1..=3).contains(&most), "{most}");
+}
+
+async fn create_and_remove(driver: &Arc<dyn Driver>, count: usize, statements: &[&str]) {
+    let mut set = JoinSet::new();
+    for _ in 0..count {
+        let (driver, user) = (Arc::clone(driver), user(statements));
+        set.spawn(async move {
+            driver.new_user(&call(), &user).await?;
+            driver.delete_user(&call(), &delete(&user)).await
+        });
+    }
+    for done in set.join_all().await {
+        done.unwrap();
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]
