@@ -7,7 +7,6 @@
 pub mod api;
 pub mod audit;
 pub mod auth;
-pub mod backup;
 pub mod barrier;
 pub mod cached;
 pub mod cluster;

@@ -108,6 +108,11 @@ impl Storage {
         Self { term: Some(term), ..self.clone() }
     }
 
+    /// The same view over another store, such as one that watches what passes through it.
+    pub fn over(&self, store: Arc<dyn Store>) -> Self {
+        Self { store, ..self.clone() }
+    }
+
     /// The view below `prefix` of this view. `prefix` ends with a slash.
     pub fn view(&self, prefix: &str) -> Self {
         Self { prefix: format!("{}{prefix}", self.prefix).into(), ..self.clone() }

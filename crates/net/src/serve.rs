@@ -57,7 +57,7 @@ pub struct Peer {
 /// What answers requests.
 pub trait Service: Send + Sync + 'static {
     /// Answers one request. The future is dropped when the client goes away.
-    fn call(&self, peer: Peer, request: Request<Incoming>) -> Answer;
+    fn call(self: Arc<Self>, peer: Peer, request: Request<Incoming>) -> Answer;
 }
 
 /// A listening port.
@@ -181,7 +181,7 @@ where
 {
     let service = Arc::clone(&shared.service);
     let service = service_fn(move |request| {
-        let answer = service.call(peer, request);
+        let answer = Arc::clone(&service).call(peer, request);
         async move { Ok::<_, std::convert::Infallible>(answer.await) }
     });
     let builder = builder(&shared.tasks);
@@ -248,7 +248,7 @@ mod tests {
     }
 
     impl Service for Gate {
-        fn call(&self, _: Peer, _: Request<Incoming>) -> Answer {
+        fn call(self: Arc<Self>, _: Peer, _: Request<Incoming>) -> Answer {
             let (arrived, go) = (Arc::clone(&self.arrived), Arc::clone(&self.go));
             Box::pin(async move {
                 arrived.notify_one();

@@ -42,6 +42,12 @@ pub trait Engine: Send + Sync + 'static {
         false
     }
 
+    /// Whether a read of the path (inside the mount) makes something, such as a login, so that it must not be
+    /// repeated when its answer is lost.
+    fn read_has_effect(&self, _rest: &str) -> bool {
+        false
+    }
+
     /// Whether what a write addresses is there: then it needs `update`, else `create`.
     async fn exists(&self, _cx: &Cx, _mount: &MountEntry, _request: &Request) -> Result<bool, ApiError> {
         Ok(true)

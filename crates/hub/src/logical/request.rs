@@ -60,6 +60,8 @@ pub struct Request {
     pub token: Option<Arc<Token>>,
     /// `X-Vault-Wrap-TTL` in seconds.
     pub wrap_ttl: Option<i64>,
+    /// The uploaded file, for the paths whose body is not JSON; positioned at its start.
+    pub upload: Option<Arc<std::fs::File>>,
     /// The client's address, also when the request was forwarded.
     pub remote: IpAddr,
     /// When the answer is no longer wanted.

@@ -1,6 +1,7 @@
 //! The mount `sys/`: each family of paths is a file of its own, found by the first segment of the path.
 
 mod audit;
+mod cluster;
 pub mod metrics;
 mod mounts;
 mod policies;
@@ -42,7 +43,7 @@ impl Engine for Sys {
     fn sudo(&self, rest: &str) -> bool {
         match split(rest) {
             ("auth", named) => !named.is_empty(),
-            ("audit" | "audit-hash", _) => true,
+            ("audit" | "audit-hash" | "seal" | "step-down", _) => true,
             _ => false,
         }
     }
@@ -70,6 +71,12 @@ impl Engine for Sys {
             "quotas" => quotas::handle(cx, rest, request).await,
             "internal" => ui_mounts::handle(cx, rest, request),
             "metrics" => metrics::handle(&cx.hub, request),
+            "step-down" => cluster::handle_step_down(cx, request).await,
+            "ha-status" => cluster::handle_ha_status(cx, request),
+            "storage" => match split(rest) {
+                ("raft", rest) => cluster::handle_raft(cx, rest, request).await,
+                _ => Err(ApiError::unsupported_path()),
+            },
             _ => Err(ApiError::unsupported_path()),
         }
     }

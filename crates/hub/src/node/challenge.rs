@@ -1,0 +1,176 @@
+//! The cluster's side of a join: who can decrypt the challenge holds the root key, and is let in.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD as BASE64;
+use serde::{Deserialize, Serialize};
+use subtle::ConstantTimeEq as _;
+use tokio::time::Instant;
+use zeroize::Zeroizing;
+
+use super::Node;
+use crate::barrier::seal::{SealPublic, SealRecord};
+use crate::cluster::{ClusterError, NodeAddress, NodeName};
+use crate::config::{is_host_port, is_url};
+use crate::error::ApiError;
+
+/// How long a challenge can be answered: an operator may have to find the shares first.
+const LIFE: Duration = Duration::from_secs(3600);
+/// Challenges open at once; the oldest makes room.
+const MAX_OPEN: usize = 128;
+/// What the challenge is bound to.
+pub(super) const AAD: &[u8] = b"holdfast/join/challenge";
+
+/// The challenges that were not answered yet, by the name of the joining node.
+#[derive(Default)]
+pub(super) struct Challenges(BTreeMap<String, Challenge>);
+
+struct Challenge {
+    bytes: Zeroizing<[u8; 32]>,
+    since: Instant,
+}
+
+/// What a joining node is told.
+#[derive(Debug, Deserialize, Serialize)]
+pub struct ChallengeReply {
+    /// The public part of the seal.
+    pub seal: SealPublic,
+    /// 32 random bytes under the root key, base64.
+    pub challenge: String,
+}
+
+/// What a joining node answers.
+#[derive(Debug, Deserialize, Serialize)]
+pub struct Answer {
+    /// Its name.
+    pub server_id: String,
+    /// The 32 bytes, base64.
+    pub answer: String,
+    /// `host:port` of its cluster port.
+    pub cluster_addr: String,
+    /// URL of its API.
+    #[serde(default)]
+    pub api_addr: String,
+    /// Whether it is to stay without a vote.
+    #[serde(default)]
+    pub non_voter: bool,
+}
+
+/// What a node that answered well receives: the whole seal, identity included, readable under the root key only.
+#[derive(Debug, Deserialize, Serialize)]
+pub struct AnswerReply {
+    /// The seal.
+    pub seal: SealRecord,
+}
+
+impl Challenges {
+    /// The challenge of a node. The same one until it is answered or too old: asking again must not spoil it.
+    fn of(&mut self, server: &str, now: Instant) -> Zeroizing<[u8; 32]> {
+        self.0.retain(|_, challenge| now.saturating_duration_since(challenge.since) < LIFE);
+        if let Some(challenge) = self.0.get(server) {
+            return challenge.bytes.clone();
+        }
+        if self.0.len() >= MAX_OPEN
+            && let Some(oldest) = self.0.iter().min_by_key(|(_, c)| c.since).map(|(name, _)| name.clone())
+        {
+            self.0.remove(&oldest);
+        }
+        let bytes = Zeroizing::new(holdfast_ops::rand::bytes());
+        self.0.insert(server.to_owned(), Challenge { bytes: bytes.clone(), since: now });
+        bytes
+    }
+
+    /// Whether the answer is right; a right answer is used up.
+    fn check(&mut self, server: &str, answer: &[u8], now: Instant) -> bool {
+        let right = self.0.get(server).is_some_and(|challenge| {
+            let fresh = now.saturating_duration_since(challenge.since) < LIFE;
+            fresh && bool::from(challenge.bytes.as_slice().ct_eq(answer))
+        });
+        if right {
+            self.0.remove(server);
+        }
+        right
+    }
+}
+
+impl Node {
+    /// Challenges a node that wants to join.
+    pub fn challenge(&self, server_id: &str) -> Result<ChallengeReply, ApiError> {
+        let running = self.running().ok_or_else(ApiError::sealed)?;
+        check_name(server_id)?;
+        let bytes = self.challenges.lock().of(server_id, Instant::now());
+        let sealed = running.root.seal(AAD, bytes.as_slice()).map_err(ApiError::internal)?;
+        Ok(ChallengeReply { seal: running.record.public.clone(), challenge: BASE64.encode(sealed) })
+    }
+
+    /// Takes a node's answer; the right one makes it a member.
+    pub async fn admit(&self, answer: Answer) -> Result<AnswerReply, ApiError> {
+        let running = self.running().ok_or_else(ApiError::sealed)?;
+        check_name(&answer.server_id)?;
+        if !is_host_port(&answer.cluster_addr) {
+            return Err(ApiError::invalid("cluster_addr must be host:port"));
+        }
+        if !answer.api_addr.is_empty() && !is_url(&answer.api_addr) {
+            return Err(ApiError::invalid("api_addr must be a URL"));
+        }
+        let given = BASE64.decode(&answer.answer).map(Zeroizing::new).unwrap_or_default();
+        if !self.challenges.lock().check(&answer.server_id, &given, Instant::now()) {
+            return Err(ApiError::invalid("the answer does not fit the challenge"));
+        }
+        let name = NodeName(answer.server_id);
+        let address = NodeAddress { cluster: answer.cluster_addr, api: answer.api_addr };
+        tracing::info!(node = %name, cluster = %address.cluster, "a node joins");
+        running.hub.cluster.add(name, address, answer.non_voter).await.map_err(cluster_error)?;
+        Ok(AnswerReply { seal: running.record.clone() })
+    }
+}
+
+/// What a client is told of a failed change to the cluster.
+pub fn cluster_error(error: ClusterError) -> ApiError {
+    match &error {
+        ClusterError::NotLeader => ApiError::no_leader().caused_by(error),
+        ClusterError::Busy => ApiError::unavailable(error.to_string()),
+        ClusterError::Timeout => ApiError::outcome_unknown().caused_by(error),
+        ClusterError::UnknownMember(_) | ClusterError::Invalid(_) | ClusterError::Image(_) => {
+            ApiError::invalid(error.to_string())
+        }
+        ClusterError::Internal(_) => ApiError::internal(error),
+    }
+}
+
+fn check_name(name: &str) -> Result<(), ApiError> {
+    let allowed = |c: char| c.is_ascii_alphanumeric() || "._-".contains(c);
+    if name.is_empty() || name.len() > 128 || !name.chars().all(allowed) {
+        return Err(ApiError::invalid("server_id must be 1 to 128 of A-Z, a-z, 0-9, '.', '_' and '-'"));
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_challenge_is_answered_once_by_its_own_node() {
+        let mut challenges = Challenges::default();
+        let now = Instant::now();
+        let bytes = challenges.of("a", now);
+        assert_eq!(bytes, challenges.of("a", now), "asking again does not spoil it");
+        assert!(!challenges.check("b", bytes.as_slice(), now));
+        assert!(!challenges.check("a", &[0; 32], now));
+        assert!(!challenges.check("a", bytes.as_slice(), now + LIFE));
+        assert!(challenges.check("a", bytes.as_slice(), now));
+        assert!(!challenges.check("a", bytes.as_slice(), now));
+    }
+
+    #[test]
+    fn the_number_of_challenges_is_bounded() {
+        let mut challenges = Challenges::default();
+        for i in 0..1000 {
+            challenges.of(&format!("n{i}"), Instant::now());
+        }
+        assert_eq!(challenges.0.len(), MAX_OPEN);
+    }
+}

@@ -1,0 +1,164 @@
+//! An unsealed node: services, gate, forwarding, and the order in which they go away.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use holdfast_ops::Tasks;
+use tokio::sync::Notify;
+
+use super::Shared;
+use super::backend::{BackendError, Opened, Opening, Peers};
+use super::gate::Gates;
+use crate::api::forward::Forwarding;
+use crate::audit::Audit;
+use crate::auth::token::Tokens;
+use crate::barrier::keyring::SecretKey;
+use crate::barrier::seal::{STORE_KEY, SealRecord};
+use crate::barrier::{Barrier, Keyring};
+use crate::hub::Hub;
+use crate::lease::{LeaseSettings, Leases};
+use crate::metrics::Metrics;
+use crate::mount::{LeaseTtls, Mounts};
+use crate::policy::Policies;
+use crate::quota::Quotas;
+use crate::storage::Storage;
+
+/// How long requests may go on once the node seals.
+const DRAIN: Duration = Duration::from_secs(10);
+/// How long handing leadership over may take.
+const HAND_OVER: Duration = Duration::from_secs(2);
+/// How long background tasks may take to end.
+const STOP: Duration = Duration::from_secs(5);
+
+/// An unsealed node.
+pub struct Running {
+    /// The services.
+    pub hub: Arc<Hub>,
+    /// What runs only while this node is active.
+    pub gates: Arc<Gates>,
+    /// The way to the active node.
+    pub forward: Arc<Forwarding>,
+    /// The seal in force.
+    pub record: SealRecord,
+    /// Opens the seal; wiped when this value is dropped.
+    pub root: SecretKey,
+    /// The requests under way, and nothing else.
+    pub requests: Tasks,
+    barrier: Arc<Barrier>,
+    peers: Arc<dyn Peers>,
+    tasks: Tasks,
+    /// Told when the seal in the store may differ from ours.
+    pub(super) seal_changed: Arc<Notify>,
+}
+
+impl Running {
+    /// Opens the store under an opened seal and starts the services.
+    pub(super) async fn start(
+        shared: &Shared,
+        record: SealRecord,
+        root: SecretKey,
+        keyring: Keyring,
+        opening: Opening,
+    ) -> Result<Arc<Self>, BackendError> {
+        let tasks = opening.tasks.clone();
+        let opened = shared.backend.open(opening).await?;
+        let barrier = Barrier::opened(keyring);
+        let hub = services(shared, &opened, &barrier, &tasks);
+        let gates = Arc::new(Gates::new(Arc::clone(&hub), &tasks));
+        let hold = shared.config.limits.forward_hold.get();
+        let forward = Forwarding::new(Arc::clone(&hub), Arc::clone(&opened.peers), hold);
+        let seal_changed = Arc::new(Notify::new());
+        let changed = Arc::clone(&seal_changed);
+        opened.store.on_applied(Arc::new(move |keys| {
+            if keys.is_empty() || keys.contains(STORE_KEY) {
+                changed.notify_one();
+            }
+        }));
+        tasks.spawn_until_cancelled("gate", Arc::clone(&gates).follow());
+        tasks.spawn_until_cancelled("forward", Arc::clone(&forward).run());
+        if !hub.audit.enabled().unwrap_or(true) {
+            tracing::warn!("no audit device is enabled; requests are not recorded");
+        }
+        let peers = opened.peers;
+        let requests = tasks.child("requests");
+        Ok(Arc::new(Self {
+            hub,
+            gates,
+            forward,
+            record,
+            root,
+            requests,
+            barrier,
+            peers,
+            tasks,
+            seal_changed,
+        }))
+    }
+
+    /// The owner of everything that runs while the node is unsealed.
+    pub fn tasks(&self) -> &Tasks {
+        &self.tasks
+    }
+
+    /// Hands leadership over when this node leads, within 2 s.
+    pub async fn hand_over(&self) {
+        if self.hub.cluster.view().active.is_none() {
+            return;
+        }
+        match tokio::time::timeout(HAND_OVER, self.hub.cluster.step_down()).await {
+            Ok(Ok(())) => {}
+            Ok(Err(error)) => tracing::warn!(%error, "handing leadership over failed"),
+            Err(_) => tracing::warn!("handing leadership over took too long"),
+        }
+    }
+
+    /// Stops: leadership, requests, background work, consensus, port, keys. New requests must be refused before.
+    pub(super) async fn stop(&self) {
+        self.hand_over().await;
+        self.gates.close();
+        if let Err(error) = self.requests.stop(DRAIN).await {
+            tracing::warn!(%error, "requests were cut");
+        }
+        self.peers.shutdown().await;
+        self.hub.cluster.shutdown().await;
+        if let Err(error) = self.tasks.stop(STOP).await {
+            tracing::warn!(%error, "background tasks were cut");
+        }
+        self.barrier.seal();
+    }
+
+    /// Forgets the keys and nothing else: the end of a process that must not wait.
+    pub fn wipe(&self) {
+        self.barrier.seal();
+    }
+}
+
+fn services(shared: &Shared, opened: &Opened, barrier: &Arc<Barrier>, tasks: &Tasks) -> Arc<Hub> {
+    let storage = Storage::new(Arc::clone(&opened.store), Arc::clone(barrier));
+    let config = &shared.config;
+    let (default, max) = (config.lease.default_ttl.get(), config.lease.max_ttl.get());
+    let ttls = LeaseTtls { default: default.as_secs(), max: max.as_secs() };
+    let settings = LeaseSettings {
+        default_ttl: default,
+        max_ttl: max,
+        revoke_workers: usize::try_from(config.lease.revoke_workers).unwrap_or(usize::MAX),
+        ..LeaseSettings::default()
+    };
+    let metrics = Metrics::new();
+    Arc::new(Hub {
+        cluster: Arc::clone(&opened.cluster),
+        mounts: Mounts::with_ttls(storage.clone(), ttls),
+        policies: Policies::new(storage.clone()),
+        tokens: Tokens::new(storage.clone()),
+        leases: Leases::with_settings(storage.clone(), settings),
+        audit: Audit::with(
+            storage.clone(),
+            tasks.child("audit"),
+            metrics.clone(),
+            config.audit.write_timeout.get(),
+        ),
+        quotas: Quotas::new(storage.clone()),
+        metrics,
+        storage,
+    })
+}
