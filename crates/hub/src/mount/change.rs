@@ -6,7 +6,7 @@
 use holdfast_core::Kind;
 use serde::{Deserialize, Serialize};
 
-use super::registry::{self, Class, MountType};
+use super::registry::{self, Class, Implied, MountType};
 use super::table::{self, Table};
 use super::{ENTRIES, LeaseTtls, MountEntry};
 use crate::error::ApiError;
@@ -259,10 +259,7 @@ fn new_entry(
     Ok((entry, warnings))
 }
 
-fn mount_type(
-    family: Family,
-    data: &Data,
-) -> Result<(&'static MountType, &'static [(&'static str, &'static str)]), ApiError> {
+fn mount_type(family: Family, data: &Data) -> Result<(&'static MountType, Implied), ApiError> {
     let mut name = data.required("type", "backend type must be specified as a string")?;
     if name == "plugin" {
         // Older clients name the type beside the general word.

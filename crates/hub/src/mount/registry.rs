@@ -33,6 +33,9 @@ pub const TYPES: &[MountType] = &[
     MountType { name: "kv", class: Class::Secret, engine: crate::kv::engine },
 ];
 
+/// Options as a name of a type implies them.
+pub type Implied = &'static [(&'static str, &'static str)];
+
 /// Another name under which a type is enabled, with the options that it implies.
 pub struct Alias {
     /// The other name.
@@ -40,7 +43,7 @@ pub struct Alias {
     /// The type's own name.
     pub kind: &'static str,
     /// Options that the other name sets.
-    pub options: &'static [(&'static str, &'static str)],
+    pub options: Implied,
 }
 
 /// Other names of mount types.
@@ -51,7 +54,7 @@ pub const ALIASES: &[Alias] = &[
 ];
 
 /// The type with this name, which may be another name of it.
-pub fn find(name: &str) -> Option<(&'static MountType, &'static [(&'static str, &'static str)])> {
+pub fn find(name: &str) -> Option<(&'static MountType, Implied)> {
     let alias = ALIASES.iter().find(|alias| alias.name == name);
     let (kind, options) = alias.map_or((name, [].as_slice()), |alias| (alias.kind, alias.options));
     TYPES.iter().find(|t| t.name == kind).map(|t| (t, options))
