@@ -24,7 +24,8 @@ use crate::{LogIndex, Mono, Term};
 pub struct Timing {
     /// How long a quorum's acknowledgement is good for, counted from the sending of what was acknowledged.
     /// Half of the election maximum, so 400 ms at default settings; it must not exceed the time for which
-    /// followers that heard us refuse to vote for another.
+    /// followers that heard us refuse to vote for another, and a follower that restarted must refuse for as long
+    /// after its start, because it no longer knows whom it heard.
     pub ack_window: Duration,
     /// The pause between test writes while the store is unhealthy; 5 s.
     pub test_write_every: Duration,

@@ -86,7 +86,10 @@ impl World {
         if !self.nodes[i].crash() {
             return;
         }
-        let long = if self.spread.below(2) == 0 { 100 } else { 5000 };
+        if self.plant == Plant::ForgetVote {
+            self.store.promised[i] = Term::default();
+        }
+        let long = if self.plant == Plant::VoteAfterStart || self.spread.below(2) == 0 { 100 } else { 5000 };
         let delay = Duration::from_millis(self.spread.below(long));
         self.later(delay, Happening::Start { node: i });
     }
@@ -129,7 +132,8 @@ impl World {
                 self.reset_election(i);
             }
             Message::RequestVote { term } => {
-                if term > promised && self.now >= self.nodes[i].raft.heard_until {
+                let healthy = self.nodes[i].leadership.store_healthy();
+                if healthy && term > promised && self.now >= self.nodes[i].raft.heard_until {
                     self.promise(i, term);
                     self.reset_election(i);
                     self.message(i, from, Message::Vote { term });
@@ -242,9 +246,13 @@ impl World {
                     self.opened(i, term);
                 }
                 leadership::Effect::CloseGate(..) => self.closed(i),
-                leadership::Effect::HandOver(_)
-                | leadership::Effect::ReportStore(_)
-                | leadership::Effect::TestWrite => {}
+                leadership::Effect::HandOver(term) => self.hand_over(i, term),
+                leadership::Effect::ReportStore(healthy) => {
+                    self.standing(i, standing::Event::Veto(Veto::StoreUnhealthy, !healthy));
+                }
+                leadership::Effect::TestWrite => {
+                    self.later(Duration::from_millis(50), Happening::StoreTested { node: i, life });
+                }
             }
         }
     }
@@ -256,11 +264,31 @@ impl World {
     }
 
     pub fn step_down(&mut self) {
-        let Some((i, term)) = self.active() else { return };
+        if let Some((i, term)) = self.active() {
+            self.hand_over(i, term);
+            self.schedule(i);
+        }
+    }
+
+    pub fn store_fails(&mut self, i: usize) {
+        if self.nodes[i].up {
+            self.gate(i, leadership::Event::StoreFailed);
+            self.schedule(i);
+        }
+    }
+
+    pub fn store_tested(&mut self, i: usize, life: u32) {
+        if self.nodes[i].life == life {
+            let healthy = self.calm || self.spread.below(2) == 0;
+            self.gate(i, leadership::Event::StoreTested { healthy });
+            self.schedule(i);
+        }
+    }
+
+    fn hand_over(&mut self, i: usize, term: Term) {
         let others = (0..self.nodes.len()).filter(|other| *other != i);
         let matched = others.map(|other| (MemberId::new(other as u64), LogIndex::new(0))).collect();
         self.step(i, stepdown::Event::Asked { term, last: LogIndex::new(0), matched });
-        self.schedule(i);
     }
 
     pub fn step(&mut self, i: usize, event: stepdown::Event) {
