@@ -146,6 +146,16 @@ impl TokenParams {
         &self.policies
     }
 
+    /// Networks from which the tokens may be used.
+    pub fn bound_cidrs(&self) -> &[IpNet] {
+        &self.bound_cidrs
+    }
+
+    /// Whether the tokens may be used from some networks only.
+    pub fn is_bound(&self) -> bool {
+        !self.bound_cidrs.is_empty()
+    }
+
     /// Whether a login may come from this address.
     pub fn allows_from(&self, remote: IpAddr) -> bool {
         in_networks(&self.bound_cidrs, remote)

@@ -30,6 +30,8 @@ pub const TYPES: &[MountType] = &[
     MountType { name: "system", class: Class::System, engine: crate::sys::engine },
     MountType { name: "cubbyhole", class: Class::System, engine: crate::wrapping::cubbyhole::engine },
     MountType { name: "token", class: Class::System, engine: crate::auth::token::engine::engine },
+    MountType { name: "approle", class: Class::Auth, engine: crate::auth::approle::engine },
+    MountType { name: "userpass", class: Class::Auth, engine: crate::auth::userpass::engine },
     MountType { name: "kv", class: Class::Secret, engine: crate::kv::engine },
 ];
 

@@ -173,14 +173,15 @@ async fn the_background_stops_with_its_term() {
     assert_eq!(cx.storage.count("token/id/").unwrap(), 1);
 
     let cancel = CancellationToken::new();
-    let task = tokio::spawn(Tokens::run_expiry(Arc::clone(&hub), Term::new(2), cancel.clone()));
+    let tasks = holdfast_ops::Tasks::new("test");
+    let task = tasks.spawn("expiry", Tokens::run_expiry(Arc::clone(&hub), Term::new(2), cancel.clone()));
     let deadline = Instant::now() + Duration::from_secs(20);
     while cx.storage.count("token/id/").unwrap() > 0 {
         assert!(Instant::now() < deadline, "the expired token stays");
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
     cancel.cancel();
-    tokio::time::timeout(Duration::from_secs(20), task).await.unwrap().unwrap();
+    tokio::time::timeout(Duration::from_secs(20), task.join()).await.unwrap().unwrap();
 }
 
 #[tokio::test]
