@@ -75,17 +75,27 @@ impl MysqlDriver {
                     self.pool.run(call, tokio::time::sleep(backoff::delay(attempt))).await?;
                     attempt += 1;
                 }
-                Ok(Err(e)) => return Err(errors::statement(&e)),
-                Err(error) => {
-                    // The statement must be over before anything it did can be undone.
-                    let over = match session {
-                        Some(session) => self.connector.kill(session).await,
-                        None => false,
-                    };
-                    return Err(if over { error } else { error.with_unknown_effect() });
+                Ok(Err(e)) => {
+                    let error = errors::statement(&e);
+                    // A server that lost us may still be at work on the statement.
+                    return Err(if error.reason() == Reason::Lost {
+                        self.end(session, error).await
+                    } else {
+                        error
+                    });
                 }
+                Err(error) => return Err(self.end(session, error).await),
             }
         }
+    }
+
+    /// Ends a session whose statement may still run: it must be over before anything it did can be undone.
+    async fn end(&self, session: Option<u32>, error: DriverError) -> DriverError {
+        let over = match session {
+            Some(session) => self.connector.kill(session).await,
+            None => false,
+        };
+        if over { error } else { error.with_unknown_effect() }
     }
 
     /// The first column of what a query returns, as text.
