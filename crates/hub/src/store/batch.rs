@@ -68,11 +68,15 @@ pub struct Batch {
 impl Batch {
     /// Refuses a batch that one log entry must not hold.
     pub fn check_size(&self) -> Result<(), CommitError> {
-        let total: usize = self.ops.iter().map(Op::size).sum();
-        if total > MAX_BATCH || self.ops.iter().any(|op| op.size() > MAX_ENTRY) {
+        if self.size() > MAX_BATCH || self.ops.iter().any(|op| op.size() > MAX_ENTRY) {
             return Err(CommitError::TooLarge);
         }
         Ok(())
+    }
+
+    /// The bytes of its keys and values.
+    pub fn size(&self) -> usize {
+        self.ops.iter().map(Op::size).sum()
     }
 
     /// The keys that the batch changes.
@@ -86,14 +90,14 @@ impl Batch {
 pub struct Versioned {
     /// Opaque bytes.
     pub value: Vec<u8>,
-    /// The log index of the writing batch; grows with every write of the key.
+    /// The version of the writing batch; no other batch has the same, and later ones have higher ones.
     pub version: u64,
 }
 
 /// A batch that was applied.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct Committed {
-    /// Its log index: the version of every key that it put.
+    /// The version of every key that it put.
     pub version: u64,
     /// The term in which it was proposed.
     pub term: Term,

@@ -6,12 +6,41 @@
 pub mod batch;
 pub mod memory;
 
+mod apply;
+mod core;
+mod db;
+mod elector;
+mod gate;
+mod health;
+mod image;
+mod log;
+mod members;
+mod network;
+mod peers;
+mod propose;
+mod raft;
+mod reads;
+mod restore;
+mod rpc;
+mod service;
+mod state;
+mod stepdown;
+mod timing;
+mod types;
+mod writer;
+
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use async_trait::async_trait;
 
-pub use batch::{Batch, CommitError, Committed, Condition, Op, ReadError, Versioned};
+pub use self::db::OpenError;
+pub use self::gate::{NoObserver, StoreObserver};
+pub use self::raft::{OpenStore, RaftStore, open, peek};
+pub use self::rpc::RAFT_ALPN;
+pub use self::timing::RaftTiming;
+
+pub use self::batch::{Batch, CommitError, Committed, Condition, Op, ReadError, Versioned};
 
 /// Called with the keys that an applied batch changed, before its writer is answered; must be quick and must not
 /// call back into the store's writer.
@@ -55,3 +84,6 @@ pub trait Store: Send + Sync + 'static {
     /// installed or restored calls the hooks with an empty set, which means "anything may have changed".
     fn on_applied(&self, hook: AppliedHook);
 }
+
+#[cfg(test)]
+mod tests;

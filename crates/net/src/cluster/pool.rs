@@ -8,7 +8,7 @@ use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::io;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use holdfast_ops::Tasks;
 use http::{Request, Response};
@@ -84,6 +84,7 @@ struct Shared {
     configs: Mutex<HashMap<String, Arc<ClientConfig>>>,
     slots: Mutex<HashMap<Key, watch::Receiver<Dialled>>>,
     next: AtomicU64,
+    isolated: AtomicBool,
     tasks: Tasks,
 }
 
@@ -104,6 +105,7 @@ impl PeerPool {
             configs: Mutex::default(),
             slots: Mutex::default(),
             next: AtomicU64::new(1),
+            isolated: AtomicBool::new(false),
             tasks: tasks.clone(),
         };
         Self { shared: Arc::new(shared) }
@@ -135,8 +137,26 @@ impl PeerPool {
 
     /// Closes the connection to `address` for `alpn`, or for every protocol: requests under way on it fail.
     pub fn close(&self, address: &str, alpn: Option<&str>) {
+        self.close_where(|peer, protocol| peer == address && alpn.is_none_or(|alpn| alpn == protocol));
+    }
+
+    /// As [`PeerPool::close`] for every protocol but `kept`.
+    pub fn close_others(&self, address: &str, kept: &str) {
+        self.close_where(|peer, protocol| peer == address && protocol != kept);
+    }
+
+    /// Plays a node that cannot reach anyone, for tests of partitions: closes everything and refuses to dial.
+    #[doc(hidden)]
+    pub fn isolate(&self, isolated: bool) {
+        self.shared.isolated.store(isolated, Ordering::Relaxed);
+        if isolated {
+            self.close_where(|_, _| true);
+        }
+    }
+
+    fn close_where(&self, which: impl Fn(&str, &str) -> bool) {
         self.shared.slots.lock().retain(|(peer, protocol), slot| {
-            let ours = peer == address && alpn.is_none_or(|alpn| alpn == protocol);
+            let ours = which(peer, protocol);
             if ours && let Some(Ok(connection)) = slot.borrow().as_ref() {
                 connection.closed.cancel();
             }
@@ -226,6 +246,9 @@ impl PeerConnection {
 }
 
 async fn connect(shared: &Shared, address: &str, alpn: &str) -> io::Result<PeerConnection> {
+    if shared.isolated.load(Ordering::Relaxed) {
+        return Err(io::ErrorKind::NetworkUnreachable.into());
+    }
     let config = client_config(shared, alpn)?;
     let stream = TcpStream::connect(address).await?;
     stream.set_nodelay(true)?;

@@ -1,0 +1,117 @@
+//! Pings: each node asks each other member for its status every heartbeat.
+//!
+//! They say who is reachable, tell the elector whether it hears a quorum, tell a node that is cut off from the log
+//! who leads, and tell a removed node that it was removed.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use holdfast_core::Mono;
+use parking_lot::Mutex;
+
+use super::core::Core;
+use super::rpc::{self, Method, Pong, RAFT_ALPN, Status, To};
+
+/// How long a ping may take.
+const PING: Duration = Duration::from_secs(1);
+/// After how long a silence a connection is made anew: a path that came back is not waited for.
+const STALE: Duration = Duration::from_secs(1);
+
+/// What is known of one peer.
+#[derive(Clone, Debug)]
+pub(super) struct Known {
+    pub status: Status,
+    /// When the ping that it answered last was sent.
+    pub sent: Mono,
+}
+
+/// What is known of all peers.
+#[derive(Default)]
+pub(super) struct Peers {
+    table: Mutex<HashMap<u64, Slot>>,
+}
+
+#[derive(Default)]
+struct Slot {
+    known: Option<Known>,
+    asking: bool,
+    failing_since: Option<Mono>,
+}
+
+impl Peers {
+    pub(super) fn known(&self, id: u64) -> Option<Known> {
+        self.table.lock().get(&id).and_then(|slot| slot.known.clone())
+    }
+
+    fn begin(&self, id: u64) -> bool {
+        !std::mem::replace(&mut self.table.lock().entry(id).or_default().asking, true)
+    }
+
+    /// Notes the end of a ping; `true` when the connection should be made anew.
+    fn end(&self, id: u64, now: Mono, answer: Option<Known>) -> bool {
+        let mut table = self.table.lock();
+        let slot = table.entry(id).or_default();
+        slot.asking = false;
+        if let Some(known) = answer {
+            (slot.known, slot.failing_since) = (Some(known), None);
+            return false;
+        }
+        let since = *slot.failing_since.get_or_insert(now);
+        let stale = now.since(since) >= STALE;
+        if stale {
+            slot.failing_since = Some(now);
+        }
+        stale
+    }
+
+    fn retain(&self, members: impl Fn(u64) -> bool) {
+        self.table.lock().retain(|id, _| members(*id));
+    }
+}
+
+/// Pings every other member once; the answers arrive by themselves.
+pub(super) fn ping_all(core: &Arc<Core>) {
+    let Some(own) = core.own() else { return };
+    let membership = core.gate.membership();
+    core.peers.retain(|id| membership.membership().get_node(&id).is_some());
+    for (id, peer) in membership.nodes().filter(|(id, _)| **id != own) {
+        if !core.peers.begin(*id) {
+            continue;
+        }
+        let (core, to) = (Arc::clone(core), To::new(*id, peer));
+        core.clone().tasks.spawn_until_cancelled("store-ping", async move {
+            ping(&core, own, &to).await;
+        });
+    }
+}
+
+async fn ping(core: &Arc<Core>, own: u64, to: &To) {
+    let sent = core.gate.now();
+    let answer: Result<Pong, _> =
+        rpc::call_within(&core.pool, own, to, Method::Ping, &core.status(), PING).await;
+    match answer {
+        Ok(pong) => {
+            core.peers.end(to.id, core.gate.now(), Some(Known { status: pong.status.clone(), sent }));
+            heard(core, &pong, sent);
+        }
+        Err(error) => {
+            tracing::debug!(peer = %to.name, %error, "a ping failed");
+            if core.peers.end(to.id, core.gate.now(), None) {
+                core.pool.close(&to.address, Some(RAFT_ALPN));
+            }
+        }
+    }
+}
+
+fn heard(core: &Arc<Core>, pong: &Pong, sent: Mono) {
+    let status = &pong.status;
+    core.elector.heard(status.id, sent);
+    let membership = core.gate.membership();
+    if !pong.member && status.membership > membership.log_id().map(|id| id.index) {
+        core.gate.set_removed();
+    }
+    if let Some((leader, age)) = status.leader {
+        core.gate.told(leader, status.leader_term, age);
+    }
+}
