@@ -42,6 +42,9 @@ impl Rig {
     }
 
     fn with(timing: RaftTiming) -> Self {
+        if std::env::var_os("HOLDFAST_LOG").is_some() {
+            drop(holdfast_ops::telemetry::init(holdfast_ops::telemetry::Format::Text, None));
+        }
         Self { identity: ClusterIdentity::generate().unwrap(), folder: TempDir::new().unwrap(), timing }
     }
 

@@ -145,7 +145,10 @@ pub(super) async fn run(core: Arc<Core>) {
             let due = due(&core, wait);
             if now >= due && eligible(&core, raft) {
                 if pre_vote(&core, raft).await {
+                    tracing::info!(node = %core.name, "standing for election");
                     elect(&core, raft).await;
+                } else {
+                    tracing::debug!(node = %core.name, "the others would not vote for this node now");
                 }
                 core.elector.granted(core.gate.now());
                 wait = random_wait(core.timing);
