@@ -9,8 +9,9 @@ use tracing_subscriber::fmt::writer::BoxMakeWriter;
 /// The environment variable that overrides the filter, for example `info,holdfast_hub=debug`.
 pub const FILTER_ENV: &str = "HOLDFAST_LOG";
 
-/// What is always quieter than asked for: this library reports its normal life at INFO.
-const QUIET: [&str; 2] = ["openraft=warn", "hyper_util=info"];
+/// What is always quieter than asked for: the consensus library reports its normal life at INFO and every message to
+/// a member that is away as an ERROR; its owner says what an operator must know.
+const QUIET: [&str; 2] = ["openraft=off", "hyper_util=info"];
 
 /// How log lines look.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
@@ -115,9 +116,9 @@ mod tests {
     #[test]
     fn the_noise_of_a_library_is_kept_down_unless_named() {
         let filter = parse_filter("info").unwrap().to_string();
-        assert!(filter.contains("openraft=warn"), "{filter}");
+        assert!(filter.contains("openraft=off"), "{filter}");
         let filter = parse_filter("info,openraft=debug").unwrap().to_string();
-        assert!(filter.contains("openraft=debug") && !filter.contains("openraft=warn"), "{filter}");
+        assert!(filter.contains("openraft=debug") && !filter.contains("openraft=off"), "{filter}");
     }
 
     #[test]

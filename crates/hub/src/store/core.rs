@@ -149,6 +149,10 @@ fn take(core: &Arc<Core>, own: u64, before: Option<&Metrics>, now: &Metrics) {
         _ => {}
     }
     if leads && let Some(entry) = core.log.began(term.into_inner()) {
+        if core.gate.leading() != Some(term) {
+            // A hand-over of an earlier term says nothing about this one.
+            core.quiet.store(false, Ordering::Relaxed);
+        }
         core.gate.elected(term, LogIndex::new(entry));
     }
     let old_term = before.map_or(0, |before| before.vote.leader_id.term);

@@ -189,13 +189,18 @@ fn due(core: &Core, wait: Duration) -> Mono {
 }
 
 fn eligible(core: &Core, raft: &Raft) -> bool {
+    core.elector.may_stand() && able(core, raft)
+}
+
+/// Whether this node could lead, its right to stand of its own accord apart.
+fn able(core: &Core, raft: &Raft) -> bool {
     let metrics = raft.server_metrics().borrow().clone();
     let voter = metrics.membership_config.membership().voter_ids().any(|id| id == metrics.id);
     voter
         && metrics.state != openraft::ServerState::Leader
         && core.gate.store_healthy()
         && !core.gate.removed()
-        && core.elector.may_stand()
+        && !core.elector.state.lock().vetoes.contains(&Veto::Stopping)
 }
 
 async fn told(core: &Core, raft: &Raft, now: Mono) -> bool {
@@ -205,7 +210,8 @@ async fn told(core: &Core, raft: &Raft, now: Mono) -> bool {
     let over = now >= until
         || metrics.state == openraft::ServerState::Leader
         || (newest > term.into_inner() && metrics.vote.committed)
-        || !eligible(core, raft);
+        // A node that has just handed over itself stays out of elections, but does not refuse its successor.
+        || !able(core, raft);
     if over {
         core.elector.state.lock().told = None;
         return false;

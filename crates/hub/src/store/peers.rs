@@ -37,6 +37,19 @@ struct Slot {
     known: Option<Known>,
     asking: bool,
     failing_since: Option<Mono>,
+    /// Whether it was said that the peer is away.
+    said: bool,
+}
+
+/// What the end of a ping means.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+struct Ended {
+    /// The connection should be made anew.
+    renew: bool,
+    /// The peer has just come to count as away.
+    gone: bool,
+    /// The peer is back.
+    back: bool,
 }
 
 impl Peers {
@@ -48,21 +61,22 @@ impl Peers {
         !std::mem::replace(&mut self.table.lock().entry(id).or_default().asking, true)
     }
 
-    /// Notes the end of a ping; `true` when the connection should be made anew.
-    fn end(&self, id: u64, now: Mono, answer: Option<Known>) -> bool {
+    /// Notes the end of a ping.
+    fn end(&self, id: u64, now: Mono, answer: Option<Known>) -> Ended {
         let mut table = self.table.lock();
         let slot = table.entry(id).or_default();
         slot.asking = false;
         if let Some(known) = answer {
             (slot.known, slot.failing_since) = (Some(known), None);
-            return false;
+            return Ended { back: std::mem::take(&mut slot.said), ..Ended::default() };
         }
         let since = *slot.failing_since.get_or_insert(now);
-        let stale = now.since(since) >= STALE;
-        if stale {
-            slot.failing_since = Some(now);
+        let renew = now.since(since) >= STALE;
+        let gone = renew && !slot.said;
+        if renew {
+            (slot.failing_since, slot.said) = (Some(now), true);
         }
-        stale
+        Ended { renew, gone, back: false }
     }
 
     fn retain(&self, members: impl Fn(u64) -> bool) {
@@ -92,12 +106,19 @@ async fn ping(core: &Arc<Core>, own: u64, to: &To) {
         rpc::call_within(&core.pool, own, to, Method::Ping, &core.status(), PING).await;
     match answer {
         Ok(pong) => {
-            core.peers.end(to.id, core.gate.now(), Some(Known { status: pong.status.clone(), sent }));
+            let known = Known { status: pong.status.clone(), sent };
+            if core.peers.end(to.id, core.gate.now(), Some(known)).back {
+                tracing::info!(peer = %to.name, "a member answers again");
+            }
             heard(core, &pong, sent);
         }
         Err(error) => {
             tracing::debug!(peer = %to.name, %error, "a ping failed");
-            if core.peers.end(to.id, core.gate.now(), None) {
+            let ended = core.peers.end(to.id, core.gate.now(), None);
+            if ended.gone {
+                tracing::warn!(peer = %to.name, %error, "a member does not answer");
+            }
+            if ended.renew {
                 core.pool.close(&to.address, Some(RAFT_ALPN));
             }
         }
