@@ -412,14 +412,18 @@ async fn a_new_node_gets_an_image_when_the_log_is_gone_and_a_restore_reaches_all
     let d = rig.start("d").await;
     let everything = Arc::new(AtomicU64::new(0));
     let seen = Arc::clone(&everything);
-    d.store.on_applied(Arc::new(move |keys| _ = seen.fetch_add(u64::from(keys.is_empty()), Ordering::Relaxed)));
+    d.store
+        .on_applied(Arc::new(move |keys| _ = seen.fetch_add(u64::from(keys.is_empty()), Ordering::Relaxed)));
     a.store.add(d.name.clone(), d.address.clone(), false).await.unwrap();
     eventually("the new node has everything", || d.store.count("k/").unwrap() == 400).await;
     assert!(everything.load(Ordering::Relaxed) >= 1, "the state came without an image");
     eventually("and votes", || voters(&d.store).len() == 4).await;
 
     a.store.commit(put("later", "x")).await.unwrap();
-    a.store.commit(Batch { conditions: vec![], ops: vec![Op::Delete { key: "k/000".into() }] }).await.unwrap();
+    a.store
+        .commit(Batch { conditions: vec![], ops: vec![Op::Delete { key: "k/000".into() }] })
+        .await
+        .unwrap();
     a.store.restore_image(&image).await.unwrap();
     eventually("all nodes have the restored state", || {
         [&a, &b, &c, &d]

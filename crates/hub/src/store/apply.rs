@@ -35,8 +35,8 @@ impl Head {
     }
 
     pub(super) fn write(&self, transaction: &Transaction<'_>) -> rusqlite::Result<()> {
-        let sealed = db::seal(self)
-            .map_err(|error| rusqlite::Error::ToSqlConversionFailure(Box::new(error)))?;
+        let sealed =
+            db::seal(self).map_err(|error| rusqlite::Error::ToSqlConversionFailure(Box::new(error)))?;
         transaction
             .prepare_cached("INSERT OR REPLACE INTO meta (name, value) VALUES ('head', ?1)")?
             .execute([sealed])?;

@@ -9,7 +9,8 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures_util::future::join_all;
+use futures_util::StreamExt as _;
+use futures_util::stream::FuturesUnordered;
 use holdfast_core::leadership::standing::{Effect, Event, Standing, Veto};
 use holdfast_core::{MemberId, Mono, Term};
 use parking_lot::Mutex;
@@ -17,8 +18,8 @@ use tokio::sync::Notify;
 
 use super::core::Core;
 use super::rpc::{self, Method, Pong, To};
-use super::types::{LogId, Membership, Raft};
 use super::timing::RaftTiming;
+use super::types::{LogId, Membership, Raft};
 
 /// How long the others have to say whether they miss a leader.
 const PRE_VOTE: Duration = Duration::from_millis(150);
@@ -227,27 +228,45 @@ async fn elect(core: &Core, raft: &Raft) {
     core.elector.granted(core.gate.now());
 }
 
-/// Whether a quorum of the voters misses a leader and would not prefer its own log.
+/// Whether a quorum of the voters misses a leader and would not prefer its own log. Ends with the first quorum: what
+/// the first ones said is old by the time that a silent one is given up.
 async fn pre_vote(core: &Arc<Core>, raft: &Raft) -> bool {
     let Some(own) = core.own() else { return false };
     let membership = core.gate.membership();
-    let last = core.log.last();
-    let term = raft.server_metrics().borrow().vote.leader_id.term;
+    let (last, before) = (core.log.last(), standpoint(core, raft));
     let voters: BTreeSet<u64> = membership.membership().voter_ids().collect();
     let status = core.status();
-    let asked = voters.iter().filter(|id| **id != own).filter_map(|id| {
-        let to = To::new(*id, membership.membership().get_node(id)?);
-        let (core, status) = (Arc::clone(core), &status);
-        Some(async move {
-            let pong: Pong =
-                rpc::call_within(&core.pool, own, &to, Method::Ping, status, PRE_VOTE).await.ok()?;
-            would_vote(&pong, last, term, core.timing.lease()).then_some(to.id)
+    let mut asked: FuturesUnordered<_> = voters
+        .iter()
+        .filter(|id| **id != own)
+        .filter_map(|id| Some(To::new(*id, membership.membership().get_node(id)?)))
+        .map(|to| {
+            let (core, status) = (Arc::clone(core), &status);
+            async move {
+                let pong: Pong =
+                    rpc::call_within(&core.pool, own, &to, Method::Ping, status, PRE_VOTE).await.ok()?;
+                would_vote(&pong, last, before.0, core.timing.lease()).then_some(to.id)
+            }
         })
-    });
-    let mut willing: BTreeSet<u64> = join_all(asked).await.into_iter().flatten().collect();
-    willing.insert(own);
+        .collect();
     let sets = membership.membership().get_joint_config();
-    sets.iter().all(|set| set.intersection(&willing).count() * 2 > set.len())
+    let mut willing = BTreeSet::from([own]);
+    loop {
+        if sets.iter().all(|set| set.intersection(&willing).count() * 2 > set.len()) {
+            // Another one may have been faster meanwhile.
+            return standpoint(core, raft) == before;
+        }
+        match asked.next().await {
+            Some(answer) => willing.extend(answer),
+            None => return false,
+        }
+    }
+}
+
+/// The newest term, and when the leader was last heard or a vote granted.
+fn standpoint(core: &Core, raft: &Raft) -> (u64, Option<Mono>, Mono) {
+    let term = raft.server_metrics().borrow().vote.leader_id.term;
+    (term, core.gate.heard().map(|heard| heard.at), core.elector.state.lock().since)
 }
 
 fn would_vote(pong: &Pong, last: Option<LogId>, term: u64, lease: Duration) -> bool {

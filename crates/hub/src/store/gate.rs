@@ -227,7 +227,8 @@ impl Gate {
         let mut facts = self.facts.write();
         let newer = facts.told.is_none_or(|told| (told.term, told.at) < (term, at));
         if newer && facts.own != Some(leader) {
-            let changed = facts.told.replace(Heard { leader, term, at }).is_none_or(|told| told.leader != leader);
+            let changed =
+                facts.told.replace(Heard { leader, term, at }).is_none_or(|told| told.leader != leader);
             drop(facts);
             if changed {
                 self.publish();
@@ -333,7 +334,9 @@ impl Gate {
             Effect::CloseGate(term, reason) => {
                 self.observer.active(false);
                 match reason {
-                    Reason::StepDown | Reason::Lost => tracing::info!(%term, ?reason, "this node is no longer active"),
+                    Reason::StepDown | Reason::Lost => {
+                        tracing::info!(%term, ?reason, "this node is no longer active")
+                    }
                     _ => tracing::warn!(%term, ?reason, "this node is no longer active"),
                 }
             }

@@ -62,7 +62,8 @@ pub(super) fn write(connection: &mut Connection, path: &Path) -> Result<Head, Im
     let renamed = written.and_then(|head| {
         fs::rename(&temporary, path).map_err(|source| io_error(path, source))?;
         let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
-        sync_folder(folder.unwrap_or(Path::new("."))).map_err(|error| io_error(path, io::Error::other(error)))?;
+        sync_folder(folder.unwrap_or(Path::new(".")))
+            .map_err(|error| io_error(path, io::Error::other(error)))?;
         Ok(head)
     });
     if renamed.is_err() {
@@ -75,7 +76,8 @@ fn write_to(connection: &mut Connection, path: &Path) -> Result<Head, ImageError
     let io = |source| io_error(path, source);
     let transaction = connection.transaction().map_err(ImageError::State)?;
     let head = Head::read(&transaction).map_err(ImageError::State)?.unwrap_or_default();
-    let file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(path).map_err(io)?;
+    let file =
+        OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(path).map_err(io)?;
     let mut out = Summing { inner: BufWriter::with_capacity(1 << 20, file), sum: Context::new(&SHA256) };
     let encoded = postcard::to_stdvec(&head).map_err(ImageError::Head)?;
     out.write_all(MAGIC).map_err(io)?;
@@ -129,7 +131,8 @@ pub(super) struct Image {
 impl Image {
     pub(super) fn open(path: &Path) -> Result<Self, ImageError> {
         let file = File::open(path).map_err(|source| io_error(path, source))?;
-        let mut input = Summing { inner: BufReader::with_capacity(1 << 20, file), sum: Context::new(&SHA256) };
+        let mut input =
+            Summing { inner: BufReader::with_capacity(1 << 20, file), sum: Context::new(&SHA256) };
         let damaged = |what| ImageError::Damaged { path: path.to_owned(), what };
         let magic: [u8; 8] = fixed(&mut input).map_err(|_| damaged("it is too short"))?;
         if &magic != MAGIC {
@@ -156,7 +159,9 @@ impl Image {
             }
             Ok(None) => self.finish().map(|()| None),
             Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => Err(self.damaged("it is cut off")),
-            Err(error) if error.kind() == io::ErrorKind::InvalidData => Err(self.damaged("a row makes no sense")),
+            Err(error) if error.kind() == io::ErrorKind::InvalidData => {
+                Err(self.damaged("a row makes no sense"))
+            }
             Err(source) => Err(io_error(&self.path, source)),
         }
     }
@@ -177,7 +182,8 @@ impl Image {
 
     fn finish(&mut self) -> Result<(), ImageError> {
         self.ended = true;
-        let count = fixed(&mut self.input).map(u64::from_le_bytes).map_err(|_| self.damaged("it is cut off"))?;
+        let count =
+            fixed(&mut self.input).map(u64::from_le_bytes).map_err(|_| self.damaged("it is cut off"))?;
         let computed = self.input.sum.clone().finish();
         let mut stored = [0; SHA256_OUTPUT_LEN];
         self.input.inner.read_exact(&mut stored).map_err(|_| self.damaged("it is cut off"))?;

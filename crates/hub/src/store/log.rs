@@ -207,7 +207,8 @@ impl LogStore {
         match read() {
             Ok(Ok(entries)) => Ok(entries),
             Ok(Err(at)) => {
-                let what = io::Error::other(format!("{} is damaged at entry {at}", self.shared.path.display()));
+                let what =
+                    io::Error::other(format!("{} is damaged at entry {at}", self.shared.path.display()));
                 Err(StorageIOError::read_log_at_index(at, AnyError::new(&what)).into())
             }
             Err(error) => Err(StorageIOError::read_logs(AnyError::new(&error)).into()),
@@ -233,8 +234,7 @@ fn decode(sum: u32, encoded: &[u8]) -> Option<Entry> {
 
 fn load(connection: &Connection, path: &Path, cache: &mut Cache) -> Result<(), OpenError> {
     let database = |error| OpenError::database(path, error);
-    let mut select =
-        connection.prepare("SELECT at, sum, entry FROM log ORDER BY at").map_err(database)?;
+    let mut select = connection.prepare("SELECT at, sum, entry FROM log ORDER BY at").map_err(database)?;
     let mut rows = select.query([]).map_err(database)?;
     let mut expected = cache.purged.map(|purged| purged.index + 1);
     cache.last = cache.purged;

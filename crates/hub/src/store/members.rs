@@ -220,7 +220,8 @@ pub(super) fn tend(core: &Arc<Core>) {
 fn has_caught_up(core: &Core, id: u64) -> bool {
     let Some(raft) = core.raft() else { return false };
     let metrics = raft.metrics().borrow().clone();
-    let held = metrics.replication.and_then(|all| all.get(&id).copied().flatten()).map_or(0, |held| held.index);
+    let held =
+        metrics.replication.and_then(|all| all.get(&id).copied().flatten()).map_or(0, |held| held.index);
     let last = core.log.last().map_or(0, |last| last.index);
     let now = core.gate.now();
     let mut caught_up = core.caught_up.lock();

@@ -4,9 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use holdfast_net::cluster::PeerPool;
-use openraft::error::{
-    InstallSnapshotError, NetworkError, RPCError, RaftError, RemoteError, Unreachable,
-};
+use openraft::error::{InstallSnapshotError, NetworkError, RPCError, RaftError, RemoteError, Unreachable};
 use openraft::network::{Backoff, RPCOption, RaftNetwork, RaftNetworkFactory};
 use openraft::raft::InstallSnapshotResponse;
 

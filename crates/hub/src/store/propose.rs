@@ -27,7 +27,8 @@ const UNDER_WAY: usize = 2;
 const DEADLINE: Duration = Duration::from_secs(10);
 
 type Answer = Result<Committed, CommitError>;
-type Written = Result<ClientWriteResponse<TypeConfig>, openraft::error::ClientWriteError<u64, super::types::Peer>>;
+type Written =
+    Result<ClientWriteResponse<TypeConfig>, openraft::error::ClientWriteError<u64, super::types::Peer>>;
 
 /// A batch that waits for its place in the log.
 pub(super) struct Waiting {

@@ -32,7 +32,9 @@ impl Readers {
         let mut select =
             connection.prepare_cached("SELECT value, version FROM kv WHERE key = ?1").map_err(failed)?;
         select
-            .query_row([key.as_bytes()], |row| Ok(Versioned { value: row.get(0)?, version: version(row.get(1)?) }))
+            .query_row([key.as_bytes()], |row| {
+                Ok(Versioned { value: row.get(0)?, version: version(row.get(1)?) })
+            })
             .optional()
             .map_err(failed)
     }

@@ -34,8 +34,7 @@ pub(super) enum Method {
 }
 
 impl Method {
-    const ALL: [Self; 6] =
-        [Self::Append, Self::Vote, Self::Snapshot, Self::Ping, Self::Stand, Self::Change];
+    const ALL: [Self; 6] = [Self::Append, Self::Vote, Self::Snapshot, Self::Ping, Self::Stand, Self::Change];
 
     pub(super) const fn path(self) -> &'static str {
         match self {

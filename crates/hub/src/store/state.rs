@@ -77,7 +77,8 @@ impl StateHandle {
         let images = folder.join("images");
         fs::create_dir_all(&images).map_err(|error| OpenError::io(&images, error))?;
         let connection = db::open(&path, &STATE)?;
-        let head = Head::read(&connection).map_err(|error| OpenError::damaged(&path, error))?.unwrap_or_default();
+        let head =
+            Head::read(&connection).map_err(|error| OpenError::damaged(&path, error))?.unwrap_or_default();
         let current = newest_image(&images)?;
         let (jobs, queue) = mpsc::channel(QUEUE);
         let durable = head.applied.map_or(0, |applied| applied.index);
@@ -124,7 +125,8 @@ impl StateHandle {
     /// Bytes on disk.
     pub(super) fn bytes(&self) -> u64 {
         let image = self.shared.current.lock().as_ref().map(|(_, path)| path.clone());
-        db::bytes(&self.shared.path) + image.and_then(|path| fs::metadata(path).ok()).map_or(0, |meta| meta.len())
+        db::bytes(&self.shared.path)
+            + image.and_then(|path| fs::metadata(path).ok()).map_or(0, |meta| meta.len())
     }
 
     /// Returns once everything that is applied up to `index` survives a power cut; `false` when the state closed.
@@ -157,7 +159,8 @@ impl StateHandle {
         let id = format!("image-{}", holdfast_ops::rand::hex(8));
         let path = self.shared.images.join(format!("{id}.hfi"));
         let head = self.save_image(path.clone()).await?;
-        let meta = SnapshotMeta { last_log_id: head.applied, last_membership: head.membership, snapshot_id: id };
+        let meta =
+            SnapshotMeta { last_log_id: head.applied, last_membership: head.membership, snapshot_id: id };
         self.replace_image(meta.clone(), path.clone());
         Ok((meta, path))
     }
@@ -188,7 +191,8 @@ fn newest_image(folder: &Path) -> Result<Option<(SnapshotMeta, PathBuf)>, OpenEr
         }
         let (head, _) = image::verify(&path).map_err(|error| OpenError::damaged(&path, error))?;
         let id = path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
-        let meta = SnapshotMeta { last_log_id: head.applied, last_membership: head.membership, snapshot_id: id };
+        let meta =
+            SnapshotMeta { last_log_id: head.applied, last_membership: head.membership, snapshot_id: id };
         match &newest {
             Some((kept, _)) if kept.last_log_id >= meta.last_log_id => drop(fs::remove_file(&path)),
             _ => {
@@ -333,8 +337,7 @@ fn sync(path: &Path) -> std::io::Result<()> {
 fn replace(connection: &mut Connection, path: &Path, meta: &SnapshotMeta) -> Result<Head, ImageError> {
     let state = ImageError::State;
     let mut image = Image::open(path)?;
-    let transaction =
-        connection.transaction_with_behavior(TransactionBehavior::Immediate).map_err(state)?;
+    let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate).map_err(state)?;
     transaction.execute_batch("DELETE FROM kv; DELETE FROM staged").map_err(state)?;
     while let Some(row) = image.next_row()? {
         let version = i64::try_from(row.version).unwrap_or(i64::MAX);
@@ -427,7 +430,9 @@ impl RaftStateMachine<TypeConfig> for StateHandle {
             .mode(0o600)
             .open(self.incoming())
             .await;
-        opened.map(Box::new).map_err(|error| StorageIOError::write_snapshot(None, AnyError::new(&error)).into())
+        opened
+            .map(Box::new)
+            .map_err(|error| StorageIOError::write_snapshot(None, AnyError::new(&error)).into())
     }
 
     async fn install_snapshot(

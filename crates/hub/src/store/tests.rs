@@ -35,8 +35,7 @@ impl Drop for Guard {
 
 fn files(folder: &Path, health: &Arc<Health>, tasks: &Tasks) -> (LogStore, StateHandle) {
     let state = StateHandle::open(folder, Arc::clone(health), tasks).unwrap();
-    let (log, thread) =
-        LogStore::open(&folder.join("log.db"), 1, state.clone(), Arc::clone(health)).unwrap();
+    let (log, thread) = LogStore::open(&folder.join("log.db"), 1, state.clone(), Arc::clone(health)).unwrap();
     tasks.spawn_thread("store-log", thread).unwrap();
     (log, state)
 }
@@ -75,8 +74,7 @@ async fn batches_of_one_entry_stand_for_themselves() {
     let refused = Batch { conditions: vec![Condition::Absent("a".into())], ops: vec![put("b", "x")] };
     let late = Batch { conditions: vec![Condition::Term(2.into_term())], ops: vec![put("c", "x")] };
     let replies = state.apply([entry(3, 1, vec![puts(&["a"]), refused, late, puts(&["d"])])]).await.unwrap();
-    let expected =
-        [Outcome::Applied(1), Outcome::Refused(0), Outcome::Refused(0), Outcome::Applied(2)];
+    let expected = [Outcome::Applied(1), Outcome::Refused(0), Outcome::Refused(0), Outcome::Applied(2)];
     assert_eq!(replies[0].outcomes, expected);
     assert_eq!(state.readers().scan_keys("", None, 10).unwrap(), ["a", "d"]);
     assert_eq!(state.readers().read("d").unwrap().unwrap().version, 2);

@@ -109,8 +109,12 @@ mod tests {
 
     #[test]
     fn slow_clusters_keep_their_minimum() {
-        let timing =
-            RaftTiming { heartbeat_ms: 500, election_min_ms: 4000, election_max_ms: 6000, ..Default::default() };
+        let timing = RaftTiming {
+            heartbeat_ms: 500,
+            election_min_ms: 4000,
+            election_max_ms: 6000,
+            ..Default::default()
+        };
         let (min, max) = timing.random_wait();
         assert_eq!((timing.lease() + min).as_millis(), 4000);
         assert_eq!((timing.lease() + max).as_millis(), 6000);
