@@ -7,6 +7,7 @@
 pub mod api;
 pub mod audit;
 pub mod auth;
+pub mod backup;
 pub mod barrier;
 pub mod cached;
 pub mod cluster;

@@ -86,6 +86,7 @@ pub struct FakeCluster {
     node: NodeName,
     view: watch::Sender<View>,
     members: Mutex<Vec<Member>>,
+    image: Mutex<Vec<u8>>,
 }
 
 impl FakeCluster {
@@ -111,12 +112,27 @@ impl FakeCluster {
             committed_index: 1,
             applied_index: 1,
         };
-        Arc::new(Self { node, view: watch::Sender::new(view), members: Mutex::new(vec![member]) })
+        Arc::new(Self {
+            node,
+            view: watch::Sender::new(view),
+            members: Mutex::new(vec![member]),
+            image: Mutex::default(),
+        })
     }
 
     /// Changes what the node believes of the cluster.
     pub fn change(&self, change: impl FnOnce(&mut View)) {
         self.view.send_modify(change);
+    }
+
+    /// What stands for the state of the cluster in backups.
+    pub fn set_image(&self, image: Vec<u8>) {
+        *self.image.lock() = image;
+    }
+
+    /// The state that was last set or restored.
+    pub fn image(&self) -> Vec<u8> {
+        self.image.lock().clone()
     }
 
     /// The node neither leads nor knows who does.
@@ -189,12 +205,14 @@ impl Cluster for FakeCluster {
         self.set_voter(node, false)
     }
 
-    async fn save_image(&self, _path: &Path) -> Result<(u64, u64), ClusterError> {
-        Err(ClusterError::Invalid("a fake cluster has no image".into()))
+    async fn save_image(&self, path: &Path) -> Result<(u64, u64), ClusterError> {
+        std::fs::write(path, self.image()).map_err(|error| ClusterError::Image(error.to_string()))?;
+        Ok((1, 1))
     }
 
-    async fn restore_image(&self, _path: &Path) -> Result<(), ClusterError> {
-        Err(ClusterError::Invalid("a fake cluster has no image".into()))
+    async fn restore_image(&self, path: &Path) -> Result<(), ClusterError> {
+        self.set_image(std::fs::read(path).map_err(|error| ClusterError::Image(error.to_string()))?);
+        Ok(())
     }
 
     fn store_bytes(&self) -> u64 {
