@@ -1,18 +1,48 @@
 //! The database engine: short-lived logins, static roles, and the rotation of a connection's own password.
 
+mod config;
+pub mod connection;
+mod creation;
+pub mod creds;
+pub mod instances;
+pub mod intent;
 pub mod names;
-mod paths;
-mod role;
+pub mod passwords;
+pub mod paths;
+pub mod removal;
+pub mod role;
+pub mod root;
+pub mod rotation;
 mod statics;
+pub mod sweep;
+pub mod ttl;
+
+#[cfg(test)]
+mod fake;
+#[cfg(test)]
+mod tests;
 
 use std::sync::Arc;
 
 use async_trait::async_trait;
 
 use crate::error::ApiError;
+use crate::lease::{Mailbox, Running};
 use crate::logical::{Cx, Engine, Operation, Request, Response};
 use crate::mount::MountEntry;
-use paths::Place;
+use instances::Instances;
+pub use paths::Place;
+
+/// What this node holds for its databases. All of it is derived: the records are in the store.
+#[derive(Default)]
+pub struct Databases {
+    /// The drivers.
+    pub instances: Instances,
+    /// What creations tell the sweeper.
+    pub sweeper: Mailbox<sweep::Note>,
+    /// Passwords that are being changed.
+    pub rotating: Running<String>,
+}
 
 /// The engine behind every database mount.
 pub fn engine() -> Arc<dyn Engine> {
@@ -27,6 +57,7 @@ impl Engine for Database {
         let place = Place::new(cx, mount);
         match request.rest.split_once('/') {
             Some(("roles", name)) => Ok(role::read(&place, name)?.is_some()),
+            Some(("config", name)) => Ok(connection::by_name(&place, name)?.is_some()),
             Some(("static-roles", name)) => Ok(statics::read(&place, name)?.is_some()),
             _ => Ok(true),
         }
@@ -53,10 +84,36 @@ impl Engine for Database {
         if name.contains('/') {
             return Err(ApiError::unsupported_path());
         }
-        match (head, request.operation) {
-            ("roles", Operation::Patch) => Err(ApiError::unsupported_operation()),
-            ("roles", _) => role::handle(&place, request, name).await,
+        let write = request.operation == Operation::Write;
+        match head {
+            "config" => config::handle(&place, request, name).await,
+            "roles" => role::handle(&place, request, name).await,
+            "static-roles" => statics::handle(&place, request, name).await,
+            "creds" => creds::handle(&place, request, name).await,
+            _ if name.is_empty() => Err(ApiError::unsupported_path()),
+            "static-creds" if request.operation == Operation::Read => statics::credentials(&place, name),
+            "reset" if write => config::reset(&place, name),
+            "rotate-root" if write => root::rotate(&place, name).await,
+            "rotate-role" if write => statics::rotate(&place, name).await,
+            "static-creds" | "reset" | "rotate-root" | "rotate-role" => {
+                Err(ApiError::unsupported_operation())
+            }
             _ => Err(ApiError::unsupported_path()),
         }
+    }
+
+    /// What the mount's leases, intents and static roles need lies outside its own part of the store and goes with
+    /// the last of them; here its configurations lose their names, and its static roles end.
+    async fn unmounted(&self, cx: &Cx, mount: &MountEntry) -> Result<(), ApiError> {
+        let place = Place::new(cx, mount);
+        for name in place.storage.scan_keys(statics::KEYS, None, usize::MAX)? {
+            let name = name.strip_prefix(statics::KEYS).unwrap_or(&name);
+            statics::remove(&cx.storage, &mount.uuid, name).await?;
+        }
+        for name in place.storage.scan_keys(connection::NAMES, None, usize::MAX)? {
+            let name = name.strip_prefix(connection::NAMES).unwrap_or(&name);
+            config::delete(&place, name).await?;
+        }
+        Ok(())
     }
 }

@@ -5,7 +5,13 @@ use serde_json::Value;
 use crate::error::ApiError;
 use crate::logical::{Cx, Data, Request, Response};
 use crate::mount::MountEntry;
-use crate::storage::Storage;
+use crate::storage::{Storage, Stored};
+use holdfast_dbdriver::{DriverError, Reason};
+use std::sync::Arc;
+
+use super::Databases;
+use super::connection::Connection;
+use super::instances::Instance;
 
 /// Of a role and a static role with one name.
 pub const UNIQUE_NAMES: &str = "Role and Static Role names must be unique";
@@ -26,6 +32,18 @@ impl<'a> Place<'a> {
         Self { cx, mount, storage: mount.storage(&cx.storage) }
     }
 
+    /// The drivers of this node.
+    pub fn databases(&self) -> &Databases {
+        self.cx.hub.leases.databases()
+    }
+
+    /// The driver of a configuration.
+    pub fn acquire(&self, connection: &Stored<Connection>) -> Result<Arc<Instance>, ApiError> {
+        let cx = self.cx;
+        let acquired = self.databases().instances.acquire(cx.term, &cx.hub.metrics, connection);
+        acquired.map_err(|error| driver_error(&error))
+    }
+
     /// A page of the names below `prefix`.
     pub fn list(&self, request: &Request, prefix: &str) -> Result<Response, ApiError> {
         let (after, limit) = request.page()?;
@@ -34,6 +52,16 @@ impl<'a> Place<'a> {
             return Err(ApiError::missing());
         }
         Ok(Response::keys(names, None))
+    }
+}
+
+/// What a client is told of a failed driver call.
+pub fn driver_error(error: &DriverError) -> ApiError {
+    let text = error.client_text();
+    match error.reason() {
+        Reason::Busy | Reason::Closed | Reason::Deadline | Reason::Cancelled => ApiError::unavailable(text),
+        Reason::Invalid => ApiError::invalid(text),
+        _ => ApiError::failed(text),
     }
 }
 

@@ -32,7 +32,8 @@ pub struct Role {
 
 const KEYS: &str = "role/";
 
-fn key(name: &str) -> String {
+/// The key of a role in the mount's own part of the store.
+pub fn key(name: &str) -> String {
     format!("{KEYS}{name}")
 }
 
@@ -50,12 +51,12 @@ pub async fn handle(place: &Place<'_>, request: &Request, name: &str) -> Result<
             Some(role) => Ok(Response::data(view(&role.value))),
             None => Err(ApiError::missing()),
         },
-        (Operation::Write | Operation::Patch, _) => write(place, &request.data, name).await,
+        (Operation::Write, _) => write(place, &request.data, name).await,
         (Operation::Delete, _) => {
             place.storage.delete(&key(name)).await?;
             Ok(Response::no_content())
         }
-        (Operation::List, _) => Err(ApiError::unsupported_operation()),
+        (Operation::List | Operation::Patch, _) => Err(ApiError::unsupported_operation()),
     }
 }
 
@@ -66,9 +67,6 @@ async fn write(place: &Place<'_>, data: &Data, name: &str) -> Result<Response, A
     merge(&mut role, data)?;
     if role.db_name.is_empty() {
         return Err(ApiError::invalid("database name is required"));
-    }
-    if role.creation_statements.is_empty() {
-        return Err(ApiError::invalid("empty creation statements"));
     }
     if role.max_ttl != 0 && role.default_ttl > role.max_ttl {
         return Err(ApiError::invalid("default_ttl exceeds max_ttl"));
@@ -109,17 +107,24 @@ fn merge(role: &mut Role, data: &Data) -> Result<(), ApiError> {
             *target = ttl.as_secs();
         }
     }
+    check_credentials(data)?;
+    if let Some(config) = data.string_map("credential_config")? {
+        role.credential_config = config;
+    }
+    Ok(())
+}
+
+/// Refuses credentials other than passwords.
+pub fn check_credentials(data: &Data) -> Result<(), ApiError> {
     let kind = data.string("credential_type")?.unwrap_or_default();
     if !matches!(kind.as_str(), "" | "password") {
         return Err(ApiError::invalid(format!("unsupported credential_type: {kind:?}")));
     }
-    if let Some(config) = data.string_map("credential_config")? {
-        if let Some(other) = config.keys().find(|key| *key != "password_policy") {
-            return Err(ApiError::invalid(format!("unknown credential_config field {other:?}")));
-        }
-        role.credential_config = config;
+    let config = data.string_map("credential_config")?.unwrap_or_default();
+    match config.keys().find(|key| *key != "password_policy") {
+        Some(other) => Err(ApiError::invalid(format!("unknown credential_config field {other:?}"))),
+        None => Ok(()),
     }
-    Ok(())
 }
 
 fn view(role: &Role) -> Map<String, Value> {

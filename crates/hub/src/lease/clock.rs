@@ -1,10 +1,21 @@
-//! The wall clock, for what is stored and shown: ends of leases and database validity are agreed upon between
-//! nodes, databases and clients, and no monotonic clock is.
+//! The clock of leases: wall time, since ends of leases and database validity are agreed upon between nodes,
+//! databases and clients, but on this node it never goes back.
+//!
+//! It starts from the wall clock, runs with the monotonic one, and jumps forward when the wall clock is ahead of
+//! it. So a wall clock that is set back lets leases of this node live no shorter, and the index of what is due can
+//! be read behind a cursor.
 
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Duration;
 
 use holdfast_core::Mono;
 use jiff::Timestamp;
+use tokio::time::Instant;
+
+/// How far the wall clock may be ahead before this clock follows it. Tests that stop the monotonic clock stop
+/// this one too.
+const TOLERANCE_MS: i64 = if cfg!(test) { i64::MAX / 4 } else { 1000 };
 
 /// Milliseconds of the Unix epoch.
 #[derive(
@@ -16,7 +27,16 @@ pub struct Wall(i64);
 impl Wall {
     /// Now.
     pub fn now() -> Self {
-        Self(Timestamp::now().as_millisecond())
+        static ORIGIN: OnceLock<(Instant, i64)> = OnceLock::new();
+        static AHEAD: AtomicI64 = AtomicI64::new(0);
+        let wall = Timestamp::now().as_millisecond();
+        let (start, base) = *ORIGIN.get_or_init(|| (Instant::now(), wall));
+        let elapsed = i64::try_from(start.elapsed().as_millis()).unwrap_or(i64::MAX);
+        let steady = base.saturating_add(elapsed);
+        if wall > steady.saturating_add(AHEAD.load(Ordering::Relaxed)).saturating_add(TOLERANCE_MS) {
+            AHEAD.fetch_max(wall.saturating_sub(steady), Ordering::Relaxed);
+        }
+        Self(steady.saturating_add(AHEAD.load(Ordering::Relaxed)))
     }
 
     /// From milliseconds of the Unix epoch.
@@ -69,14 +89,14 @@ impl Wall {
         self.timestamp().to_string()
     }
 
-    /// The instant of the monotonic clock that corresponds, when `now` is now.
-    pub fn on_mono(self, now: Mono) -> Mono {
-        let wall = Self::now();
-        if self >= wall {
-            return now.after(wall.until(self));
-        }
-        let ago = u64::try_from(self.until(wall).as_nanos()).unwrap_or(u64::MAX);
-        Mono::from_nanos(now.as_nanos().saturating_sub(ago))
+    /// As an instant for the state machines, which only compare: this clock does not go back.
+    pub fn mono(self) -> Mono {
+        Mono::from_millis(u64::try_from(self.0).unwrap_or(0))
+    }
+
+    /// From an instant of the state machines; saturates.
+    pub fn from_mono(at: Mono) -> Self {
+        Self(i64::try_from(at.as_nanos() / 1_000_000).unwrap_or(i64::MAX))
     }
 }
 
@@ -91,6 +111,13 @@ mod tests {
         assert_eq!(a.key().len(), 16);
         assert_eq!(Wall::from_key(&b.key()), Some(b));
         assert_eq!(Wall::from_key("x"), None);
+    }
+
+    #[test]
+    fn instants_of_the_machines_convert_back_exactly() {
+        let now = Wall::now();
+        assert_eq!(Wall::from_mono(now.mono()), now);
+        assert!(Wall::now() >= now);
     }
 
     #[test]

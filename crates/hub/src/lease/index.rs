@@ -5,7 +5,7 @@
 
 use super::clock::Wall;
 use super::id::LeaseId;
-use super::record::{Lease, Queue};
+use super::record::{DueEntry, Lease};
 use crate::database::names;
 use crate::storage::{Storage, StorageError, Stored, Txn};
 
@@ -45,7 +45,7 @@ pub fn read(storage: &Storage, id: &LeaseId) -> Result<Option<Stored<Lease>>, St
 /// Puts a new lease with all of its index entries.
 pub fn insert(txn: &mut Txn<'_>, lease: &Lease) -> Result<(), StorageError> {
     txn.put(&lease_key(&lease.id), lease)?;
-    txn.put(&due_key(lease.due, &lease.id), &lease.login.queue())?;
+    txn.put(&due_key(lease.due, &lease.id), &lease.due_entry())?;
     if !lease.token.is_empty() {
         txn.put(&format!("{}{}", token_prefix(&lease.token), lease.id), &())?;
     }
@@ -57,9 +57,9 @@ pub fn replace(txn: &mut Txn<'_>, before: &Stored<Lease>, lease: &Lease) -> Resu
     let key = lease_key(&lease.id);
     txn.require_version(&key, before.version);
     txn.put(&key, lease)?;
-    if before.value.due != lease.due {
+    if before.value.due != lease.due || before.value.due_entry() != lease.due_entry() {
         txn.delete(&due_key(before.value.due, &lease.id));
-        txn.put(&due_key(lease.due, &lease.id), &lease.login.queue())?;
+        txn.put(&due_key(lease.due, &lease.id), &lease.due_entry())?;
     }
     let mark = format!("{IRREVOCABLE}{}", lease.id);
     if lease.revocation.irrevocable {
@@ -86,29 +86,37 @@ pub fn remove(txn: &mut Txn<'_>, lease: &Stored<Lease>) {
     txn.delete(&names::key_of(&lease.login));
 }
 
-/// A page of the leases that are due at `now`, in order, after a key of the index.
+/// A page of the index of what is due.
+#[derive(Debug, Default)]
+pub struct DuePage {
+    /// What is due, in order.
+    pub leases: Vec<(Wall, LeaseId, DueEntry)>,
+    /// Whether more is due by now.
+    pub more: bool,
+    /// When the first lease that is not due yet will be.
+    pub next: Option<Wall>,
+}
+
+/// Reads up to `limit` leases that are due at `now`, behind a place of the index.
 pub fn due_page(
     storage: &Storage,
     now: Wall,
-    after: Option<&str>,
+    after: Option<&(Wall, LeaseId)>,
     limit: usize,
-) -> Result<Vec<(String, Wall, LeaseId, Queue)>, StorageError> {
-    let mut page = Vec::new();
-    for (key, queue) in storage.scan::<Queue>(DUE, after, limit)? {
+) -> Result<DuePage, StorageError> {
+    let after = after.map(|(due, id)| due_key(*due, id));
+    let rows = storage.scan::<DueEntry>(DUE, after.as_deref(), limit)?;
+    let mut page = DuePage { more: rows.len() >= limit, ..DuePage::default() };
+    for (key, entry) in rows {
         let Some((due, id)) = parse_due(&key) else { continue };
         if due > now {
+            page.more = false;
+            page.next = Some(due);
             break;
         }
-        page.push((key, due, id, queue.value));
+        page.leases.push((due, id, entry.value));
     }
     Ok(page)
-}
-
-/// When the first lease after `now` becomes due.
-pub fn next_due(storage: &Storage, now: Wall) -> Result<Option<Wall>, StorageError> {
-    let after = format!("{DUE}{}/\u{10ffff}", now.key());
-    let next = storage.scan_keys(DUE, Some(&after), 1)?;
-    Ok(next.first().and_then(|key| parse_due(key)).map(|(due, _)| due))
 }
 
 /// Counts what stands below `prefix` by mount, without reading more than one record a mount.

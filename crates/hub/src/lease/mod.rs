@@ -7,47 +7,50 @@
 pub mod clock;
 mod id;
 pub mod index;
+mod mailbox;
+mod queue;
 pub mod record;
+mod renew;
 mod revoke;
+mod run;
 mod running;
 
-use std::time::Duration;
+use std::collections::HashMap;
 
-use tokio::sync::Notify;
+use parking_lot::Mutex;
 
 pub use clock::Wall;
 pub use id::LeaseId;
+pub use mailbox::{Mail, Mailbox, Outcome};
 pub use record::{Lease, Login, Revocation};
-pub use revoke::Outcome;
+pub use renew::Renewed;
+pub use running::Running;
 
+use crate::database::Databases;
 use crate::storage::{Storage, StorageError, Stored};
-use running::Running;
 
-/// What the configuration says of leases.
+/// What the configuration says of revocations.
 #[derive(Clone, Copy, Debug)]
 pub struct LeaseSettings {
-    /// How long a lease lasts when nothing else is said. Default 768 h.
-    pub default_ttl: Duration,
-    /// How long a lease lasts at most when its mount says nothing. Default 768 h.
-    pub max_ttl: Duration,
     /// Revocations at once. Default 200, 1 to 10000.
     pub revoke_workers: usize,
 }
 
 impl Default for LeaseSettings {
     fn default() -> Self {
-        let month = Duration::from_secs(768 * 3600);
-        Self { default_ttl: month, max_ttl: month, revoke_workers: 200 }
+        Self { revoke_workers: 200 }
     }
 }
 
-/// The leases of the cluster.
+/// The leases of the cluster, and the databases behind them.
 pub struct Leases {
     storage: Storage,
     settings: LeaseSettings,
-    running: Running,
-    /// Something was marked as due.
-    due: Notify,
+    databases: Databases,
+    running: Running<LeaseId>,
+    mailbox: Mailbox<Mail>,
+    /// Databases that cannot be reached, and why: their leases wait.
+    waiting: Mutex<HashMap<record::Queue, String>>,
 }
 
 impl Leases {
@@ -58,7 +61,14 @@ impl Leases {
 
     /// Over the whole store, with the node's settings.
     pub fn with_settings(storage: Storage, settings: LeaseSettings) -> Self {
-        Self { storage, settings, running: Running::default(), due: Notify::new() }
+        Self {
+            storage,
+            settings,
+            databases: Databases::default(),
+            running: Running::default(),
+            mailbox: Mailbox::default(),
+            waiting: Mutex::default(),
+        }
     }
 
     /// The store below.
@@ -71,8 +81,25 @@ impl Leases {
         &self.settings
     }
 
+    /// The drivers of this node and who waits for them.
+    pub fn databases(&self) -> &Databases {
+        &self.databases
+    }
+
     /// Reads a lease.
     pub fn lookup(&self, id: &LeaseId) -> Result<Option<Stored<Lease>>, StorageError> {
         index::read(&self.storage, id)
+    }
+
+    /// Why a lease that is due was not revoked yet; empty when nothing is known.
+    pub fn revoke_error(&self, lease: &Lease) -> String {
+        let waits = lease.due <= Wall::now();
+        let cause = waits.then(|| self.waiting.lock().get(&lease.login.queue()).cloned()).flatten();
+        cause.unwrap_or_else(|| lease.revocation.error.clone())
+    }
+
+    /// Tells the background task something.
+    pub fn tell(&self, mail: Mail) {
+        self.mailbox.send(mail);
     }
 }

@@ -77,6 +77,11 @@ impl Lease {
         self.revocation.requested || self.revocation.irrevocable || self.expires <= now
     }
 
+    /// What the index of due leases says of it.
+    pub fn due_entry(&self) -> DueEntry {
+        DueEntry { queue: self.login.queue(), attempts: self.revocation.attempts }
+    }
+
     /// What is left, in seconds.
     pub fn remaining(&self, now: Wall) -> u64 {
         now.secs_until(self.expires)
@@ -84,7 +89,16 @@ impl Lease {
 }
 
 /// What the index of due leases says of a lease: enough to queue it without reading it.
-#[derive(Clone, Debug, Deserialize, Eq, Ord, PartialEq, PartialOrd, Serialize)]
+#[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
+pub struct DueEntry {
+    /// Where it waits.
+    pub queue: Queue,
+    /// Failed attempts so far.
+    pub attempts: u32,
+}
+
+/// Where revocations wait: each connection configuration has a queue of its own.
+#[derive(Clone, Debug, Deserialize, Eq, Hash, Ord, PartialEq, PartialOrd, Serialize)]
 pub struct Queue {
     /// The mount's unique id.
     pub mount_uuid: String,

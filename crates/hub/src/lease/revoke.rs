@@ -1,39 +1,28 @@
 //! Ending leases before their time: by id, by token and by prefix, at once or through the queue.
 //!
-//! A lease is first marked as due, durably; whatever happens to this node then, it will be revoked. An attempt to
-//! remove the login follows, at once or when the queue comes to it.
+//! A lease is first marked as due, durably; whatever happens to this node then, it will be revoked. Who wants to
+//! know the outcome asks the queue, which makes the attempt.
 
-use std::sync::Arc;
-
-use holdfast_core::{Kind, Term};
-use tokio_util::sync::CancellationToken;
+use futures_util::{StreamExt as _, stream};
+use holdfast_core::Kind;
+use tokio::sync::oneshot;
 
 use super::clock::Wall;
 use super::id::LeaseId;
+use super::mailbox::{Mail, Outcome};
 use super::record::Lease;
 use super::{Leases, index};
+use crate::database::{connection, removal};
 use crate::error::ApiError;
-use crate::hub::Hub;
 use crate::logical::Cx;
 use crate::storage::{StorageError, Stored};
 
 /// Leases that one batch marks.
 const PAGE: usize = 250;
+/// Leases whose outcome one caller waits for at once.
+const WAITING: usize = 256;
 /// How often a lease that changes under our hands is read again.
 const TRIES: u32 = 8;
-
-/// How an attempt to revoke a lease ended.
-#[derive(Clone, Debug, Eq, PartialEq)]
-pub enum Outcome {
-    /// Login and lease are gone.
-    Gone,
-    /// It could not be tried: not a failure, uses up no attempt.
-    NotTried(String),
-    /// The database refused.
-    Failed(String),
-    /// No later attempt can do better.
-    Unrecoverable(String),
-}
 
 impl Leases {
     /// Marks a lease as due now. Says whether there was one.
@@ -51,33 +40,103 @@ impl Leases {
         Err(ApiError::unavailable("the lease is being changed by other requests; try again"))
     }
 
-    /// Marks all leases of a token as due and lets the queue do the rest.
-    pub async fn revoke_by_token(&self, cx: &Cx, token_id: &str) -> Result<(), ApiError> {
-        let prefix = index::token_prefix(token_id);
-        self.mark_below(cx, &prefix).await.map(drop)
-    }
-
-    /// Marks all leases below a path as due; with `sync`, returns when all are gone or tried once. Returns how many
-    /// could not be revoked.
-    pub async fn revoke_prefix(&self, cx: &Cx, prefix: &str, sync: bool) -> Result<u64, ApiError> {
-        let ids = self.mark_below(cx, &format!("{}{prefix}", index::LEASES)).await?;
-        let _ = (ids, sync);
-        Ok(0)
+    /// Marks a lease as due and waits for the attempt to revoke it; none when there is no such lease.
+    pub async fn revoke_and_wait(&self, cx: &Cx, id: &LeaseId) -> Result<Option<Outcome>, ApiError> {
+        if !self.mark_due(cx, id).await? {
+            return Ok(None);
+        }
+        Ok(Some(self.outcome(cx, id.clone()).await))
     }
 
     /// Revokes a lease at once; whatever comes of it, the lease is marked as due and the queue goes on with it.
+    ///
+    /// Used when the answer that would have carried the login could not be given.
     pub async fn revoke_now(&self, cx: &Cx, lease_id: &str) -> Result<(), ApiError> {
-        self.mark_due(cx, &LeaseId::from_client(lease_id)).await.map(drop)
+        match self.revoke_and_wait(cx, &LeaseId::from_client(lease_id)).await? {
+            None | Some(Outcome::Gone) => Ok(()),
+            Some(Outcome::NotTried(text)) => Err(ApiError::unavailable(text)),
+            Some(Outcome::Failed(text)) => Err(ApiError::failed(text)),
+        }
     }
 
-    /// The background work of the active node in `term`, until `cancel`: revokes what is due.
-    pub async fn run(hub: Arc<Hub>, term: Term, cancel: CancellationToken) {
-        let _ = (hub, term);
-        cancel.cancelled().await;
+    /// Marks all leases of a token as due and lets the queue do the rest.
+    pub async fn revoke_by_token(&self, cx: &Cx, token_id: &str) -> Result<(), ApiError> {
+        self.mark_below(cx, &index::token_prefix(token_id)).await.map(drop)
     }
 
-    /// Marks the leases named by the keys below `prefix`, page by page; returns how many there are.
-    pub(super) async fn mark_below(&self, cx: &Cx, prefix: &str) -> Result<Vec<LeaseId>, ApiError> {
+    /// Marks all leases below a path as due. With `sync`, waits for one attempt on each, and returns how many are
+    /// left.
+    pub async fn revoke_prefix(&self, cx: &Cx, prefix: &str, sync: bool) -> Result<u64, ApiError> {
+        Ok(self.revoke_below(cx, prefix, sync).await?.len() as u64)
+    }
+
+    /// As [`Self::revoke_prefix`], with the texts of the attempts that failed.
+    pub async fn revoke_below(&self, cx: &Cx, prefix: &str, sync: bool) -> Result<Vec<String>, ApiError> {
+        let ids = self.mark_below(cx, &format!("{}{prefix}", index::LEASES)).await?;
+        if !sync {
+            return Ok(Vec::new());
+        }
+        let mut outcomes = stream::iter(ids).map(|id| self.outcome(cx, id)).buffer_unordered(WAITING);
+        let mut failed = Vec::new();
+        while let Some(outcome) = outcomes.next().await {
+            match outcome {
+                Outcome::Gone => {}
+                Outcome::NotTried(text) | Outcome::Failed(text) => failed.push(text),
+            }
+        }
+        Ok(failed)
+    }
+
+    /// Removes all leases below a path, after one attempt on each, whatever came of it. What the databases still
+    /// hold then is the caller's to remove.
+    pub async fn revoke_force(&self, cx: &Cx, prefix: &str) -> Result<(), ApiError> {
+        let ids = self.mark_below(cx, &format!("{}{prefix}", index::LEASES)).await?;
+        let mut dropped = stream::iter(ids).map(|id| self.force(cx, id)).buffer_unordered(WAITING);
+        let mut result = Ok(());
+        while let Some(one) = dropped.next().await {
+            result = result.and(one);
+        }
+        result
+    }
+
+    /// Asks the queue for an attempt and waits for its outcome, at most as long as the request may take.
+    async fn outcome(&self, cx: &Cx, id: LeaseId) -> Outcome {
+        let (answer, asked) = oneshot::channel();
+        self.tell(Mail::Revoke(id, answer));
+        tokio::select! {
+            outcome = asked => outcome.unwrap_or_else(|_| Outcome::NotTried("the revocation is queued".into())),
+            () = tokio::time::sleep_until(cx.deadline) => {
+                Outcome::NotTried("the revocation did not end in time; it goes on".into())
+            }
+        }
+    }
+
+    async fn force(&self, cx: &Cx, id: LeaseId) -> Result<(), ApiError> {
+        // One direct attempt, beside the queue: a database that cannot be reached must not delay the others.
+        let held = self.running.take(&id).await;
+        for _ in 0..TRIES {
+            let Some(lease) = index::read(&cx.storage, &id)? else { break };
+            let login = &lease.value.login;
+            let cancel = cx.cancel.child_token();
+            if let Err(error) = removal::remove(&cx.hub, &cx.storage, cx.term, login, cancel).await {
+                tracing::warn!(lease = %id, %error, "a lease is dropped though its user could not be removed");
+            }
+            let mut txn = cx.storage.txn();
+            index::remove(&mut txn, &lease);
+            match txn.commit().await {
+                Err(error) if error.is_conflict() => continue,
+                done => done.map_err(ApiError::from)?,
+            };
+            connection::collect(&cx.storage, &login.queue()).await?;
+            break;
+        }
+        drop(held);
+        self.tell(Mail::Gone(id));
+        Ok(())
+    }
+
+    /// Marks the leases named by the keys below `prefix`, page by page; returns them.
+    async fn mark_below(&self, cx: &Cx, prefix: &str) -> Result<Vec<LeaseId>, ApiError> {
         let mut ids = Vec::new();
         let mut after: Option<String> = None;
         loop {
@@ -121,14 +180,14 @@ impl Leases {
             index::replace(&mut txn, before, &lease)?;
         }
         txn.commit().await?;
-        self.due.notify_one();
+        self.tell(Mail::Due(now));
         Ok(())
     }
 }
 
-/// Whether nothing would change by marking it.
+/// Whether it is due by request already. One that failed before is marked again, to be tried at once.
 fn is_marked(lease: &Lease) -> bool {
-    lease.revocation.requested && !lease.revocation.irrevocable
+    lease.revocation.requested && lease.due <= Wall::now()
 }
 
 /// Index keys end with the id; a lease's own key is the id below the prefix of all leases.

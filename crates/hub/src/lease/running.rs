@@ -1,76 +1,55 @@
-//! At most one change of a lease runs at a time: a second caller waits for the first one's outcome.
+//! One thing, one change at a time: a renewal and a revocation of a lease never overlap on this node, nor do two
+//! rotations of a password.
 
 use std::collections::HashMap;
+use std::hash::Hash;
 use std::sync::Arc;
 
 use parking_lot::Mutex;
-use tokio::sync::watch;
+use tokio::sync::OwnedMutexGuard;
 
-use super::id::LeaseId;
-use super::revoke::Outcome;
+type Locks<K> = Mutex<HashMap<K, Arc<tokio::sync::Mutex<()>>>>;
 
-type Slot = watch::Receiver<Option<Outcome>>;
+/// What is being changed on this node.
+pub struct Running<K>(Arc<Locks<K>>);
 
-/// The leases that are being revoked or renewed on this node.
-#[derive(Default)]
-pub struct Running {
-    slots: Arc<Mutex<HashMap<LeaseId, Slot>>>,
+/// Holds a thing until it is dropped.
+pub struct Guard<K: Eq + Hash> {
+    id: K,
+    locks: Arc<Locks<K>>,
+    /// Given back before the entry is looked at, see [`Drop`].
+    held: Option<OwnedMutexGuard<()>>,
 }
 
-/// A caller's place.
-pub enum Place {
-    /// The lease is the caller's until the guard is dropped.
-    First(Guard),
-    /// Another caller had it; this is how it ended, or nothing when it gave up or did something else.
-    Waited(Option<Outcome>),
-}
-
-/// Holds a lease. Dropping it without [`Guard::finish`] lets waiters try for themselves.
-pub struct Guard {
-    id: LeaseId,
-    slots: Arc<Mutex<HashMap<LeaseId, Slot>>>,
-    done: watch::Sender<Option<Outcome>>,
-}
-
-impl Running {
-    /// Takes the lease, or waits for whoever has it.
-    pub async fn enter(&self, id: &LeaseId) -> Place {
-        let mut slot = {
-            let mut slots = self.slots.lock();
-            match slots.get(id) {
-                Some(slot) => slot.clone(),
-                None => {
-                    let (done, slot) = watch::channel(None);
-                    slots.insert(id.clone(), slot);
-                    return Place::First(Guard { id: id.clone(), slots: Arc::clone(&self.slots), done });
-                }
-            }
-        };
-        // An error means that the guard was dropped without an outcome.
-        let outcome = slot.wait_for(Option::is_some).await.ok().and_then(|seen| seen.clone());
-        Place::Waited(outcome)
-    }
-
-    /// Takes the lease, waiting as often as others have it.
-    pub async fn take(&self, id: &LeaseId) -> Guard {
-        loop {
-            if let Place::First(guard) = self.enter(id).await {
-                return guard;
-            }
-        }
+impl<K> Default for Running<K> {
+    fn default() -> Self {
+        Self(Arc::default())
     }
 }
 
-impl Guard {
-    /// Gives the outcome to whoever waits.
-    pub fn finish(self, outcome: Outcome) {
-        self.done.send_replace(Some(outcome));
+impl<K: Clone + Eq + Hash> Running<K> {
+    /// Takes the thing, once whoever has it is done.
+    pub async fn take(&self, id: &K) -> Guard<K> {
+        let lock = Arc::clone(self.0.lock().entry(id.clone()).or_default());
+        let mut guard = Guard { id: id.clone(), locks: Arc::clone(&self.0), held: None };
+        guard.held = Some(lock.lock_owned().await);
+        guard
+    }
+
+    #[cfg(test)]
+    fn len(&self) -> usize {
+        self.0.lock().len()
     }
 }
 
-impl Drop for Guard {
+impl<K: Eq + Hash> Drop for Guard<K> {
     fn drop(&mut self) {
-        self.slots.lock().remove(&self.id);
+        self.held = None;
+        let mut locks = self.locks.lock();
+        // The map's own handle is the last one when nobody else has or waits for it.
+        if locks.get(&self.id).is_some_and(|lock| Arc::strong_count(lock) == 1) {
+            locks.remove(&self.id);
+        }
     }
 }
 
@@ -79,27 +58,25 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn a_second_caller_gets_the_first_ones_outcome() {
+    async fn the_second_waits_for_the_first_and_nothing_is_left() {
         let running = Running::default();
-        let id = LeaseId::from_client("a/b");
-        let Place::First(guard) = running.enter(&id).await else { panic!("free") };
-        let second = running.enter(&id);
-        tokio::pin!(second);
-        assert!(futures_util::poll!(second.as_mut()).is_pending());
-        guard.finish(Outcome::Gone);
-        assert!(matches!(second.await, Place::Waited(Some(Outcome::Gone))));
-        assert!(matches!(running.enter(&id).await, Place::First(_)));
-    }
-
-    #[tokio::test]
-    async fn a_caller_that_gives_up_lets_the_next_one_try() {
-        let running = Running::default();
-        let id = LeaseId::from_client("a/b");
-        let guard = running.take(&id).await;
-        let second = running.enter(&id);
-        tokio::pin!(second);
-        assert!(futures_util::poll!(second.as_mut()).is_pending());
-        drop(guard);
-        assert!(matches!(second.await, Place::Waited(None)));
+        let id = "a/b".to_owned();
+        let first = running.take(&id).await;
+        {
+            let second = running.take(&id);
+            tokio::pin!(second);
+            assert!(futures_util::poll!(second.as_mut()).is_pending());
+            drop(first);
+            drop(second.await);
+        }
+        assert_eq!(running.len(), 0);
+        let first = running.take(&id).await;
+        {
+            let gives_up = running.take(&id);
+            tokio::pin!(gives_up);
+            assert!(futures_util::poll!(gives_up.as_mut()).is_pending());
+        }
+        drop(first);
+        assert_eq!(running.len(), 0);
     }
 }

@@ -33,6 +33,7 @@ pub const TYPES: &[MountType] = &[
     MountType { name: "approle", class: Class::Auth, engine: crate::auth::approle::engine },
     MountType { name: "userpass", class: Class::Auth, engine: crate::auth::userpass::engine },
     MountType { name: "kv", class: Class::Secret, engine: crate::kv::engine },
+    MountType { name: "database", class: Class::Secret, engine: crate::database::engine },
 ];
 
 /// Options as a name of a type implies them.

@@ -2,8 +2,10 @@
 
 mod audit;
 mod cluster;
+mod leases;
 pub mod metrics;
 mod mounts;
+mod password_policies;
 mod policies;
 mod quotas;
 mod ui_mounts;
@@ -43,7 +45,8 @@ impl Engine for Sys {
     fn sudo(&self, rest: &str) -> bool {
         match split(rest) {
             ("auth", named) => !named.is_empty(),
-            ("audit" | "audit-hash" | "seal" | "step-down", _) => true,
+            ("audit" | "audit-hash" | "seal" | "step-down" | "revoke-prefix" | "revoke-force", _) => true,
+            ("leases", rest) => leases::sudo(rest),
             _ => false,
         }
     }
@@ -60,6 +63,7 @@ impl Engine for Sys {
             "audit" => audit::handle(cx, rest, request).await,
             "audit-hash" => audit::handle_hash(cx, rest, request),
             "policies" => match split(rest) {
+                ("password", rest) => password_policies::handle(cx, rest, request).await,
                 ("acl", rest) => policies::handle(cx, policies::Family::Acl, rest, request).await,
                 _ => Err(ApiError::unsupported_path()),
             },
@@ -70,6 +74,10 @@ impl Engine for Sys {
             "wrapping" => wrapping::handle(cx, rest, request).await,
             "quotas" => quotas::handle(cx, rest, request).await,
             "internal" => ui_mounts::handle(cx, rest, request),
+            "leases" => leases::handle(cx, rest, request).await,
+            "renew" | "revoke" | "revoke-prefix" | "revoke-force" => {
+                leases::handle(cx, &request.rest, request).await
+            }
             "metrics" => metrics::handle(&cx.hub, request),
             "step-down" => cluster::handle_step_down(cx, request).await,
             "ha-status" => cluster::handle_ha_status(cx, request),

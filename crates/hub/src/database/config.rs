@@ -1,0 +1,146 @@
+//! The paths `config`, `config/<name>` and `reset/<name>`.
+
+use holdfast_dbdriver::{Call, Driver, DriverConfig, DriverError};
+use serde_json::Value;
+use std::sync::Arc;
+
+use super::connection::{self, Connection, Named, pointer_key};
+use super::names;
+use super::paths::{Place, check_name};
+use crate::error::ApiError;
+use crate::lease::Mail;
+use crate::logical::{Operation, Request, Response};
+use crate::storage::Stored;
+
+/// Answers `config` and `config/<name>`.
+pub async fn handle(place: &Place<'_>, request: &Request, name: &str) -> Result<Response, ApiError> {
+    match (request.operation, name) {
+        (Operation::List, "") => place.list(request, connection::NAMES),
+        (Operation::Read, "") => Err(ApiError::unsupported_operation()),
+        (Operation::Read, _) => match connection::by_name(place, name)? {
+            Some(named) => Ok(read(&named.connection.value)),
+            None => Err(ApiError::missing()),
+        },
+        (Operation::Write, _) => write(place, request, name).await,
+        (Operation::Delete, _) => delete(place, name).await,
+        _ => Err(ApiError::unsupported_operation()),
+    }
+}
+
+/// Answers `reset/<name>`: closes the connections, so that the next request makes new ones.
+pub fn reset(place: &Place<'_>, name: &str) -> Result<Response, ApiError> {
+    let named = required(place, name)?;
+    place.databases().instances.retire(&named.connection.value.id);
+    Ok(Response::no_content())
+}
+
+/// The configuration of a name that a request depends on.
+pub fn required(place: &Place<'_>, name: &str) -> Result<Named, ApiError> {
+    connection::by_name(place, name)?
+        .ok_or_else(|| ApiError::failed(format!("failed to find entry for connection with name: {name:?}")))
+}
+
+fn read(connection: &Connection) -> Response {
+    let mut view = connection.config.view();
+    if !connection.needs_attention.is_empty() {
+        view.insert("needs_attention".to_owned(), Value::from(connection.needs_attention.clone()));
+    }
+    Response::data(view)
+}
+
+async fn write(place: &Place<'_>, request: &Request, name: &str) -> Result<Response, ApiError> {
+    check_name(name)?;
+    let stored = connection::by_name(place, name)?;
+    let old = stored.as_ref().map(|named| &named.connection.value);
+    let config = DriverConfig::merged(old.map(|c| &c.config), request.data.as_map())
+        .map_err(|e| refused(&e.to_string()))?;
+    let driver = verified(place, &config).await?;
+    let connection = Connection {
+        id: old.map_or_else(|| uuid::Uuid::new_v4().to_string(), |c| c.id.clone()),
+        mount_uuid: place.mount.uuid.clone(),
+        name: name.to_owned(),
+        deleted: false,
+        // Writing it is what an operator does after looking.
+        needs_attention: String::new(),
+        config,
+    };
+    let connections = usize::try_from(connection.config.max_open_connections).unwrap_or(1);
+    let queue = connection.queue();
+    let risky_url = connection.config.url_holds_password();
+    let version = match save(place, stored.as_ref(), &connection).await {
+        Ok(version) => version,
+        Err(error) => {
+            driver.close().await;
+            return Err(error);
+        }
+    };
+    let stored = Stored { value: connection, version };
+    let cx = place.cx;
+    drop(place.databases().instances.install(cx.term, &cx.hub.metrics, &stored, driver));
+    cx.hub.leases.tell(Mail::Connections(queue, connections));
+    let warning = "the connection_url holds a password, which whoever reads the configuration's backups sees; \
+                   use the fields username and password with {{username}} and {{password}} in the URL";
+    Ok(if risky_url { Response::no_content().warn(warning) } else { Response::no_content() })
+}
+
+/// A driver for the configuration, after it logged in if that is asked for.
+async fn verified(place: &Place<'_>, config: &DriverConfig) -> Result<Arc<dyn Driver>, ApiError> {
+    let text = |e: DriverError| refused(e.client_text());
+    let driver = place.databases().instances.open(config).map_err(text)?;
+    let deadline = place.cx.deadline.min(tokio::time::Instant::now() + config.operation_timeout);
+    let call = Call::new(deadline, place.cx.cancel.child_token());
+    match driver.initialize(&call, config.verify_connection).await {
+        Ok(()) => Ok(driver),
+        Err(error) => {
+            driver.close().await;
+            Err(text(error))
+        }
+    }
+}
+
+fn refused(cause: &str) -> ApiError {
+    ApiError::invalid(format!("error creating database object: {cause}"))
+}
+
+async fn save(place: &Place<'_>, old: Option<&Named>, connection: &Connection) -> Result<u64, ApiError> {
+    let pointer = format!("{}{}", place.storage.prefix(), pointer_key(&connection.name));
+    let mut txn = place.cx.storage.txn();
+    match old {
+        Some(named) => {
+            txn.require_version(&pointer, named.pointer.version);
+            txn.require_version(&connection.key(), named.connection.version);
+        }
+        None => {
+            txn.require_absent(&pointer);
+            txn.put(&pointer, &connection.id)?;
+        }
+    }
+    txn.put(&connection.key(), connection)?;
+    Ok(txn.commit().await?.version)
+}
+
+/// Takes a configuration's name away; its record stays while something refers to it.
+pub async fn delete(place: &Place<'_>, name: &str) -> Result<Response, ApiError> {
+    let Some(named) = connection::by_name(place, name)? else { return Ok(Response::no_content()) };
+    let pointer = format!("{}{}", place.storage.prefix(), pointer_key(name));
+    let Stored { value: mut record, version } = named.connection;
+    record.deleted = true;
+    let mut txn = place.cx.storage.txn();
+    txn.require_version(&pointer, named.pointer.version);
+    txn.require_version(&record.key(), version);
+    txn.delete(&pointer);
+    txn.put(&record.key(), &record)?;
+    txn.commit().await?;
+    // From here on nothing new can refer to it, so the count only falls.
+    let count = names::count(&place.cx.storage, &record.mount_uuid, &record.id)?;
+    if count == 0 {
+        connection::collect(&place.cx.storage, &record.queue()).await?;
+        place.databases().instances.retire(&record.id);
+        return Ok(Response::no_content());
+    }
+    let warning = format!(
+        "{count} leases, users being removed or static roles still refer to this connection; it stays, hidden, \
+         until they are gone"
+    );
+    Ok(Response::no_content().warn(warning))
+}

@@ -1,0 +1,198 @@
+//! The drivers of this node, one for each connection configuration in use, with their pools.
+//!
+//! What must hold: a driver belongs to one version of its configuration; a driver that was replaced, or whose node
+//! is no longer active, is closed within 5 s, after its users have finished if they do so in time.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use holdfast_core::Term;
+use holdfast_dbdriver::{
+    Call, DeleteUser, Driver, DriverConfig, DriverError, Idempotent, NewUser, PluginName, UpdateUser,
+};
+use parking_lot::Mutex;
+use tokio::time::Instant;
+
+use super::connection::Connection;
+use crate::metrics::{Database, DatabaseOp, DatabasePlugin, Metrics};
+use crate::storage::Stored;
+
+/// How long the users of a replaced driver may finish before it is closed under them.
+const FINISH: Duration = Duration::from_secs(4);
+
+/// Makes the driver of a configuration. Contacts nothing.
+pub type Opener = Arc<dyn Fn(&DriverConfig) -> Result<Arc<dyn Driver>, DriverError> + Send + Sync>;
+
+/// A driver for one version of a configuration.
+pub struct Instance {
+    driver: Arc<dyn Driver>,
+    version: u64,
+    metrics: Metrics,
+    /// How long one operation may take.
+    pub timeout: Duration,
+    /// Whether a revocation ends sessions.
+    pub terminate_sessions: bool,
+}
+
+/// The drivers of this node.
+pub struct Instances {
+    state: Mutex<State>,
+    opener: Mutex<Opener>,
+}
+
+#[derive(Default)]
+struct State {
+    current: HashMap<String, Arc<Instance>>,
+    retired: Vec<(Arc<Instance>, Instant)>,
+    /// No driver is opened for work of this term or an earlier one any more.
+    over: Option<Term>,
+}
+
+impl Default for Instances {
+    fn default() -> Self {
+        let open = |config: &DriverConfig| {
+            let driver = holdfast_dbdriver::open(config)?;
+            Ok(Arc::new(Idempotent::new(driver)) as Arc<dyn Driver>)
+        };
+        Self { state: Mutex::default(), opener: Mutex::new(Arc::new(open)) }
+    }
+}
+
+impl Instances {
+    /// Replaces what makes drivers: another executor behind the same trait.
+    pub fn set_opener(&self, opener: Opener) {
+        *self.opener.lock() = opener;
+    }
+
+    /// Makes a driver that is not kept.
+    pub fn open(&self, config: &DriverConfig) -> Result<Arc<dyn Driver>, DriverError> {
+        let opener = Arc::clone(&*self.opener.lock());
+        opener(config)
+    }
+
+    /// The driver for this version of a configuration, for work in `term`.
+    pub fn acquire(
+        &self,
+        term: Term,
+        metrics: &Metrics,
+        connection: &Stored<Connection>,
+    ) -> Result<Arc<Instance>, DriverError> {
+        {
+            let state = self.state.lock();
+            if state.over.is_some_and(|over| term <= over) {
+                return Err(DriverError::closed());
+            }
+            let held = state.current.get(&connection.value.id);
+            if let Some(instance) = held.filter(|held| held.version >= connection.version) {
+                return Ok(Arc::clone(instance));
+            }
+        }
+        let driver = self.open(&connection.value.config)?;
+        Ok(self.install(term, metrics, connection, driver))
+    }
+
+    /// Keeps a driver for a version of a configuration; an older one is retired.
+    pub fn install(
+        &self,
+        term: Term,
+        metrics: &Metrics,
+        connection: &Stored<Connection>,
+        driver: Arc<dyn Driver>,
+    ) -> Arc<Instance> {
+        let config = &connection.value.config;
+        let instance = Arc::new(Instance {
+            driver,
+            version: connection.version,
+            metrics: metrics.clone(),
+            timeout: config.operation_timeout,
+            terminate_sessions: config.terminate_sessions_on_revoke,
+        });
+        let mut state = self.state.lock();
+        let id = connection.value.id.clone();
+        if state.over.is_some_and(|over| term <= over) {
+            // It serves its caller and closes when dropped.
+            return instance;
+        }
+        if let Some(newer) = state.current.get(&id).filter(|held| held.version >= connection.version).cloned()
+        {
+            state.retired.push((instance, Instant::now()));
+            return newer;
+        }
+        if let Some(old) = state.current.insert(id, Arc::clone(&instance)) {
+            state.retired.push((old, Instant::now()));
+        }
+        instance
+    }
+
+    /// Retires the driver of a configuration; the next user opens another.
+    pub fn retire(&self, config_id: &str) {
+        let mut state = self.state.lock();
+        if let Some(old) = state.current.remove(config_id) {
+            state.retired.push((old, Instant::now()));
+        }
+    }
+
+    /// Retires every driver and opens none for `term` any more.
+    pub fn end_term(&self, term: Term) {
+        let mut state = self.state.lock();
+        state.over = state.over.max(Some(term));
+        let now = Instant::now();
+        let all: Vec<_> = state.current.drain().map(|(_, instance)| (instance, now)).collect();
+        state.retired.extend(all);
+    }
+
+    /// Closes retired drivers that nobody uses, and those whose users had their time. Says whether some are left.
+    pub async fn close_retired(&self) -> bool {
+        let (closing, left) = {
+            let mut state = self.state.lock();
+            let retired = std::mem::take(&mut state.retired);
+            let (closing, waiting): (Vec<_>, Vec<_>) = retired
+                .into_iter()
+                .partition(|(held, since)| Arc::strong_count(held) == 1 || since.elapsed() >= FINISH);
+            state.retired.extend(waiting);
+            (closing, !state.retired.is_empty())
+        };
+        for (instance, _) in closing {
+            if tokio::time::timeout(FINISH, instance.driver.close()).await.is_err() {
+                tracing::warn!(plugin = %instance.driver.plugin(), "a database driver did not close in time");
+            }
+        }
+        left
+    }
+}
+
+impl Instance {
+    /// The driver itself, for calls that are not timed.
+    pub fn driver(&self) -> &Arc<dyn Driver> {
+        &self.driver
+    }
+
+    /// Makes a user.
+    pub async fn new_user(&self, call: &Call, user: &NewUser) -> Result<(), DriverError> {
+        self.timed(DatabaseOp::NewUser, self.driver.new_user(call, user)).await
+    }
+
+    /// Changes a user.
+    pub async fn update_user(&self, call: &Call, update: &UpdateUser) -> Result<(), DriverError> {
+        self.timed(DatabaseOp::UpdateUser, self.driver.update_user(call, update)).await
+    }
+
+    /// Removes a user.
+    pub async fn delete_user(&self, call: &Call, user: &DeleteUser) -> Result<(), DriverError> {
+        self.timed(DatabaseOp::DeleteUser, self.driver.delete_user(call, user)).await
+    }
+
+    async fn timed<T>(&self, op: DatabaseOp, work: impl Future<Output = T>) -> T {
+        let plugin = match self.driver.plugin() {
+            PluginName::Postgres => DatabasePlugin::Postgresql,
+            PluginName::Mysql => DatabasePlugin::Mysql,
+            PluginName::RemotePostgres | PluginName::RemoteMysql => DatabasePlugin::Remote,
+        };
+        let start = Instant::now();
+        let done = work.await;
+        let seconds = start.elapsed().as_secs_f64();
+        self.metrics.db_seconds.get_or_create(&Database { op, plugin }).observe(seconds);
+        done
+    }
+}

@@ -1,0 +1,326 @@
+//! Rotation of static roles: write-ahead record, then the database, then the new state.
+//!
+//! What must hold: a password that the database may have accepted is in the store before it is sent; there is one
+//! such record a role; the queue is an index of the store ordered by time, read each second by the active node.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::stream::{FuturesUnordered, StreamExt as _};
+use holdfast_core::Term;
+use holdfast_dbdriver::{Call, Change, DriverError, UpdateUser};
+use secrecy::SecretString;
+use serde::{Deserialize, Serialize};
+use tokio_util::sync::CancellationToken;
+
+use super::instances::Instance;
+use super::statics::{self, StaticRole};
+use super::{connection, passwords, paths};
+use crate::error::ApiError;
+use crate::hub::Hub;
+use crate::lease::Wall;
+use crate::storage::{Storage, StorageError, Stored, Txn};
+
+const DUE: &str = "dbrotate/due/";
+const RECORDS: &str = "dbrotate/record/";
+const TICK: Duration = Duration::from_secs(1);
+/// A rotation that failed is tried again after this time.
+const AGAIN: Duration = Duration::from_secs(10);
+/// Rotations at once; the rest of the queue waits.
+const AT_ONCE: usize = 16;
+/// How often another password is tried when the database's rules refuse one.
+const CANDIDATES: u32 = 3;
+/// A role is late when its rotation is due for longer than this.
+const LATE: Duration = Duration::from_secs(5);
+
+/// The write-ahead record: a password that the database may have by now.
+#[derive(Clone, Debug, Deserialize, Serialize)]
+pub struct Candidate {
+    /// The password.
+    pub password: String,
+    /// When it was made.
+    pub at: Wall,
+}
+
+/// A place in the index of rotations.
+#[derive(Clone, Debug, Deserialize, Eq, Hash, PartialEq, Serialize)]
+struct Entry {
+    mount_uuid: String,
+    name: String,
+}
+
+/// Why a rotation did not come to its end.
+#[derive(Debug)]
+pub enum Failed {
+    /// Something that was needed before the database was touched.
+    Before(ApiError),
+    /// The store, before or after the database was touched.
+    Store(ApiError),
+    /// The database.
+    Driver(DriverError),
+}
+
+impl Failed {
+    /// Whether the database provably kept the old password.
+    pub fn is_definite(&self) -> bool {
+        match self {
+            Self::Before(_) => true,
+            Self::Store(_) => false,
+            Self::Driver(error) => error.is_definite(),
+        }
+    }
+
+    /// What a client is told.
+    pub fn into_api(self) -> ApiError {
+        match self {
+            Self::Before(error) | Self::Store(error) => error,
+            Self::Driver(error) => paths::driver_error(&error),
+        }
+    }
+}
+
+impl From<StorageError> for Failed {
+    fn from(error: StorageError) -> Self {
+        Self::Store(error.into())
+    }
+}
+
+/// What a rotation works with. Its caller holds the role's lock.
+pub struct Rotation<'a> {
+    /// The services.
+    pub hub: &'a Hub,
+    /// The whole store, fenced.
+    pub storage: &'a Storage,
+    /// The term.
+    pub term: Term,
+    /// Ends it.
+    pub cancel: &'a CancellationToken,
+}
+
+/// The name of a role's lock.
+pub fn lock(mount_uuid: &str, name: &str) -> String {
+    format!("static/{mount_uuid}/{name}")
+}
+
+fn due_key(role: &StaticRole) -> String {
+    format!("{DUE}{}/{}/{}", role.due.key(), role.mount_uuid, role.name)
+}
+
+fn record_key(mount_uuid: &str, name: &str) -> String {
+    format!("{RECORDS}{mount_uuid}/{name}")
+}
+
+/// Puts a role into the index.
+pub fn insert(txn: &mut Txn<'_>, role: &StaticRole) -> Result<(), StorageError> {
+    let entry = Entry { mount_uuid: role.mount_uuid.clone(), name: role.name.clone() };
+    txn.put(&due_key(role), &entry)
+}
+
+/// Replaces a role and its place in the index; refused when it changed since it was read.
+pub fn replace(
+    txn: &mut Txn<'_>,
+    before: &Stored<StaticRole>,
+    role: &StaticRole,
+) -> Result<(), StorageError> {
+    txn.require_version(&role.key(), before.version);
+    txn.put(&role.key(), role)?;
+    if before.value.due != role.due {
+        txn.delete(&due_key(&before.value));
+        insert(txn, role)?;
+    }
+    Ok(())
+}
+
+/// Takes a role out of the index, and its record with it.
+pub fn remove(txn: &mut Txn<'_>, role: &StaticRole) {
+    txn.delete(&due_key(role));
+    txn.delete(&record_key(&role.mount_uuid, &role.name));
+}
+
+impl Rotation<'_> {
+    /// Changes the password of a role now.
+    pub async fn rotate(&self, mount_uuid: &str, name: &str) -> Result<(), Failed> {
+        let role = statics::read_record(self.storage, mount_uuid, name)?;
+        let role = role.ok_or_else(|| Failed::Before(ApiError::invalid(format!("unknown role: {name}"))))?;
+        let instance = self.instance(&role.value)?;
+        let left_over = self.storage.get::<Candidate>(&record_key(mount_uuid, name))?;
+        if let Some(candidate) = left_over {
+            let password = candidate.value.password.into();
+            // The record of a rotation that did not come to its end: the database may have taken it.
+            let call = self.call(&instance);
+            let works = instance.driver().verify_password(&call, &role.value.username, &password).await;
+            if works.map_err(Failed::Driver)? {
+                return self.commit(&role, &password).await;
+            }
+            match self.change(&instance, &role.value, &password).await {
+                Err(error) if error.refused_by_policy() => {}
+                Err(error) => return Err(Failed::Driver(error)),
+                Ok(()) => return self.commit(&role, &password).await,
+            }
+        }
+        self.rotate_anew(&role, &instance).await
+    }
+
+    async fn rotate_anew(&self, role: &Stored<StaticRole>, instance: &Instance) -> Result<(), Failed> {
+        let mut role = role.clone();
+        let mut tries = 1;
+        loop {
+            let policy = self.policy(&role.value)?;
+            let password = passwords::generate(self.storage, &policy).map_err(Failed::Before)?;
+            role = self.record(&role, &password).await?;
+            match self.change(instance, &role.value, &password).await {
+                Ok(()) => return self.commit(&role, &password).await,
+                Err(error) if error.refused_by_policy() && tries < CANDIDATES => tries += 1,
+                Err(error) => return Err(Failed::Driver(error)),
+            }
+        }
+    }
+
+    /// Writes the candidate down, in place of one that the database refused, and makes the role due, so that a
+    /// crash from here on is found by the queue.
+    async fn record(
+        &self,
+        before: &Stored<StaticRole>,
+        password: &SecretString,
+    ) -> Result<Stored<StaticRole>, Failed> {
+        let now = Wall::now();
+        let mut role = before.value.clone();
+        role.due = role.due.min(now);
+        let mut txn = self.storage.txn();
+        replace(&mut txn, before, &role)?;
+        let candidate = Candidate { password: statics::kept(password), at: now };
+        txn.put(&record_key(&role.mount_uuid, &role.name), &candidate)?;
+        let version = txn.commit().await?.version;
+        Ok(Stored { value: role, version })
+    }
+
+    async fn change(
+        &self,
+        instance: &Instance,
+        role: &StaticRole,
+        password: &SecretString,
+    ) -> Result<(), DriverError> {
+        let update = UpdateUser {
+            username: role.username.clone(),
+            change: Change::Password(password.clone()),
+            statements: role.rotation_statements.clone(),
+        };
+        instance.update_user(&self.call(instance), &update).await
+    }
+
+    async fn commit(&self, before: &Stored<StaticRole>, password: &SecretString) -> Result<(), Failed> {
+        let now = Wall::now();
+        let mut role = before.value.clone();
+        role.password = statics::kept(password);
+        role.rotated = Some(now);
+        role.due = now.after_secs(role.rotation_period);
+        let mut txn = self.storage.txn();
+        replace(&mut txn, before, &role)?;
+        txn.delete(&record_key(&role.mount_uuid, &role.name));
+        txn.commit().await?;
+        Ok(())
+    }
+
+    /// Moves a role that could not be rotated to its next try.
+    async fn postpone(&self, mount_uuid: &str, name: &str) -> Result<(), StorageError> {
+        let Some(before) = statics::read_record(self.storage, mount_uuid, name)? else { return Ok(()) };
+        let mut role = before.value.clone();
+        role.due = Wall::now().after(AGAIN);
+        let mut txn = self.storage.txn();
+        replace(&mut txn, &before, &role)?;
+        txn.commit().await.map(drop)
+    }
+
+    fn instance(&self, role: &StaticRole) -> Result<Arc<Instance>, Failed> {
+        let found = connection::by_queue(self.storage, &role.queue())?.ok_or_else(|| {
+            let text = format!("failed to find entry for connection with name: {:?}", role.db_name);
+            Failed::Before(ApiError::failed(text))
+        })?;
+        let instances = &self.hub.leases.databases().instances;
+        instances.acquire(self.term, &self.hub.metrics, &found).map_err(Failed::Driver)
+    }
+
+    fn policy(&self, role: &StaticRole) -> Result<String, Failed> {
+        if let Some(policy) = role.credential_config.get("password_policy") {
+            return Ok(policy.clone());
+        }
+        let found = connection::by_queue(self.storage, &role.queue())?;
+        Ok(found.map(|c| c.value.config.password_policy).unwrap_or_default())
+    }
+
+    fn call(&self, instance: &Instance) -> Call {
+        Call::new(tokio::time::Instant::now() + instance.timeout, self.cancel.child_token())
+    }
+}
+
+/// Rotates what is due and recovers what a former active node left half-done, until `cancel`.
+pub async fn run(hub: Arc<Hub>, term: Term, cancel: CancellationToken) {
+    let storage = hub.storage.fenced(term);
+    let mut tick = tokio::time::interval(TICK);
+    tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    let mut running = FuturesUnordered::new();
+    let mut busy = HashSet::new();
+    loop {
+        tokio::select! {
+            biased;
+            () = cancel.cancelled() => return,
+            Some(entry) = running.next() => {
+                busy.remove(&entry);
+            }
+            _ = tick.tick() => {
+                for entry in due(&hub, &storage, busy.len()) {
+                    if busy.insert(entry.clone()) {
+                        running.push(rotate_due(&hub, &storage, term, &cancel, entry));
+                    }
+                }
+            }
+        }
+    }
+}
+
+fn due(hub: &Hub, storage: &Storage, busy: usize) -> Vec<Entry> {
+    let now = Wall::now();
+    // Those that run already still stand at the front of the index.
+    let page = storage.scan::<Entry>(DUE, None, AT_ONCE + busy).unwrap_or_default();
+    let at = |key: &str| Wall::from_key(key.strip_prefix(DUE)?.split_once('/')?.0);
+    let due: Vec<_> = page
+        .into_iter()
+        .filter_map(|(key, entry)| Some((at(&key)?, entry.value)))
+        .take_while(|(at, _)| *at <= now)
+        .collect();
+    let late = due.iter().filter(|(at, _)| at.after(LATE) <= now).count();
+    hub.metrics.static_overdue.set(i64::try_from(late).unwrap_or(i64::MAX));
+    due.into_iter().map(|(_, entry)| entry).take(AT_ONCE.saturating_sub(busy).saturating_add(busy)).collect()
+}
+
+async fn rotate_due(
+    hub: &Hub,
+    storage: &Storage,
+    term: Term,
+    cancel: &CancellationToken,
+    entry: Entry,
+) -> Entry {
+    let Entry { mount_uuid, name } = &entry;
+    let _held = hub.leases.databases().rotating.take(&lock(mount_uuid, name)).await;
+    // It may have been rotated by hand while this waited.
+    let still_due = matches!(
+        statics::read_record(storage, mount_uuid, name),
+        Ok(Some(role)) if role.value.due <= Wall::now()
+    );
+    if !still_due {
+        return entry;
+    }
+    let rotation = Rotation { hub, storage, term, cancel };
+    if let Err(failed) = rotation.rotate(mount_uuid, name).await {
+        if cancel.is_cancelled() {
+            return entry;
+        }
+        let error = failed.into_api();
+        tracing::warn!(role = %name, error = %error, "rotating a static role failed; it is tried again in 10 s");
+        if let Err(error) = rotation.postpone(mount_uuid, name).await {
+            tracing::debug!(error = %error, "the next try of a rotation could not be recorded");
+        }
+    }
+    entry
+}

@@ -1,0 +1,6 @@
+//! The engine over a store and a database that fail at every step.
+
+mod issuing;
+mod leases;
+mod rotating;
+mod world;
