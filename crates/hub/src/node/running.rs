@@ -138,12 +138,8 @@ fn services(shared: &Shared, opened: &Opened, barrier: &Arc<Barrier>, tasks: &Ta
     let config = &shared.config;
     let (default, max) = (config.lease.default_ttl.get(), config.lease.max_ttl.get());
     let ttls = LeaseTtls { default: default.as_secs(), max: max.as_secs() };
-    let settings = LeaseSettings {
-        default_ttl: default,
-        max_ttl: max,
-        revoke_workers: usize::try_from(config.lease.revoke_workers).unwrap_or(usize::MAX),
-        ..LeaseSettings::default()
-    };
+    let settings =
+        LeaseSettings { revoke_workers: usize::try_from(config.lease.revoke_workers).unwrap_or(usize::MAX) };
     let metrics = Metrics::new();
     Arc::new(Hub {
         cluster: Arc::clone(&opened.cluster),
