@@ -108,6 +108,36 @@ async fn revoking_alone_leaves_orphans() {
     assert_eq!(cx.storage.count("token/child/").unwrap(), 0);
 }
 
+#[tokio::test]
+async fn many_children_go_in_few_batches() {
+    let (store, hub, cx) = hub();
+    let parent = make(&cx, plain()).await;
+    for _ in 0..300 {
+        child(&cx, &parent).await;
+    }
+    let count = Arc::new(AtomicUsize::new(0));
+    let seen = Arc::clone(&count);
+    store.on_applied(Arc::new(move |_| {
+        seen.fetch_add(1, Ordering::Relaxed);
+    }));
+    hub.tokens.revoke_tree(&cx, &parent.token.id).await.unwrap();
+    assert_eq!(cx.storage.count("token/").unwrap(), 0);
+    assert!(count.load(Ordering::Relaxed) <= 10, "{count:?} batches");
+}
+
+#[tokio::test]
+async fn a_long_chain_goes_without_recursion() {
+    let (_, hub, cx) = hub();
+    let first = make(&cx, plain()).await;
+    let mut last = child(&cx, &first).await;
+    for _ in 0..400 {
+        last = child(&cx, &last).await;
+    }
+    hub.tokens.revoke_tree(&cx, &first.token.id).await.unwrap();
+    assert!(!alive(&cx, &last));
+    assert_eq!(cx.storage.count("token/").unwrap(), 0);
+}
+
 /// Leadership is lost after each possible number of commits; the next active node's background ends the work.
 #[tokio::test]
 async fn an_interrupted_revocation_is_ended_by_the_next_active_node() {
