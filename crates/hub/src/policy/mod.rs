@@ -65,7 +65,8 @@ impl Policies {
         let cache = Arc::new(RwLock::new(Cache::default()));
         let seen = Arc::clone(&cache);
         storage.store().on_applied(Arc::new(move |keys| {
-            let touched = keys.is_empty() || keys.range(PREFIX.to_owned()..).next().is_some();
+            let touched = keys.is_empty()
+                || keys.range(PREFIX.to_owned()..).next().is_some_and(|key| key.starts_with(PREFIX));
             if touched {
                 seen.write().applied(keys);
             }

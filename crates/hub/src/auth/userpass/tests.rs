@@ -114,3 +114,27 @@ async fn only_logins_are_open() {
         assert_eq!(got, status, "{operation:?} {rest}");
     }
 }
+
+#[tokio::test]
+async fn an_enabled_method_serves_and_a_disabled_one_takes_its_tokens_along() {
+    use crate::mount::change::{Family, disable, enable};
+
+    let (_, hub, cx) = hub();
+    let body = json!({"type": "userpass"});
+    let data = crate::logical::Data::new(body.as_object().unwrap().clone());
+    enable(&cx, Family::Auth, "people", &data).await.unwrap();
+    let send = async |rest: &str, body: Value| {
+        let route = hub.mounts.route(&format!("auth/people/{rest}")).unwrap().unwrap();
+        let request = request(Operation::Write, "auth/people/", rest, body);
+        route.engine.handle(&cx, &route.mount, &request).await.unwrap()
+    };
+    send("users/ann", json!({"password": "pw"})).await;
+    let Body::Logical(logical) = send("login/ann", json!({"password": "pw"})).await.body else { panic!() };
+    let accessor = logical.auth.unwrap().accessor;
+    assert!(hub.tokens.lookup_accessor(&cx.storage, &accessor).unwrap().is_some());
+
+    disable(&cx, Family::Auth, "people").await.unwrap();
+    assert!(hub.tokens.lookup_accessor(&cx.storage, &accessor).unwrap().is_none());
+    assert!(hub.mounts.route("auth/people/login/ann").unwrap().is_none());
+    assert_eq!(cx.storage.count("logical/").unwrap(), 0);
+}
