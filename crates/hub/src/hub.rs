@@ -1,5 +1,6 @@
 //! The services of an unsealed node, in one place.
 
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use holdfast_core::Term;
@@ -37,6 +38,8 @@ pub struct Hub {
     pub quotas: Quotas,
     /// What this node counts.
     pub metrics: Metrics,
+    /// Where temporary files go: a folder of this node's data directory.
+    pub scratch: PathBuf,
 }
 
 impl Hub {

@@ -53,6 +53,7 @@ pub fn hub_with(storage: Storage, cluster: Arc<FakeCluster>) -> Arc<Hub> {
         audit: Audit::new(storage.clone()),
         quotas: Quotas::new(storage.clone()),
         metrics: Metrics::new(),
+        scratch: std::env::temp_dir(),
         storage,
     })
 }

@@ -8,6 +8,7 @@ mod mounts;
 mod password_policies;
 mod policies;
 mod quotas;
+mod snapshot;
 mod ui_mounts;
 mod wrapping;
 
@@ -82,6 +83,7 @@ impl Engine for Sys {
             "step-down" => cluster::handle_step_down(cx, request).await,
             "ha-status" => cluster::handle_ha_status(cx, request),
             "storage" => match split(rest) {
+                ("raft", rest) if snapshot::serves(rest) => snapshot::handle(cx, rest, request).await,
                 ("raft", rest) => cluster::handle_raft(cx, rest, request).await,
                 _ => Err(ApiError::unsupported_path()),
             },
