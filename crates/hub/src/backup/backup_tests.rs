@@ -35,14 +35,16 @@ async fn site(cluster_id: &str) -> Site {
     store.commit(Batch { conditions: vec![], ops: vec![op] }).await.unwrap();
     let cluster = FakeCluster::active("n", Term::new(1));
     cluster.set_image(b"the state".repeat(50_000));
-    let hub = testing::hub_over(&store, Arc::clone(&cluster));
-    Site { hub, cluster, folder: tempfile::tempdir().unwrap() }
+    let folder = tempfile::tempdir().unwrap();
+    let mut hub = testing::hub_over(&store, Arc::clone(&cluster));
+    Arc::get_mut(&mut hub).unwrap().scratch = folder.path().to_owned();
+    Site { hub, cluster, folder }
 }
 
 impl Site {
     async fn save(&self) -> Vec<u8> {
         let mut bytes = Vec::new();
-        save(&self.hub, self.folder.path()).await.unwrap().read_to_end(&mut bytes).unwrap();
+        save(&self.hub).await.unwrap().read_to_end(&mut bytes).unwrap();
         bytes
     }
 
@@ -50,7 +52,7 @@ impl Site {
         let mut file = tempfile::tempfile().unwrap();
         file.write_all(bytes).unwrap();
         file.rewind().unwrap();
-        restore(&self.hub, file, self.folder.path(), force).await.map_err(|error| {
+        restore(&self.hub, file, force).await.map_err(|error| {
             assert_eq!(error.status(), 400, "{error:?}");
             error.to_string()
         })

@@ -54,9 +54,9 @@ pub struct Meta {
     pub created: String,
 }
 
-/// Makes a backup. Temporary files go below `folder`; the answer is an open file without a name.
-pub async fn save(hub: &Hub, folder: &Path) -> Result<File, ApiError> {
-    let place = temporary(folder)?;
+/// Makes a backup: an open file without a name, at its start.
+pub async fn save(hub: &Hub) -> Result<File, ApiError> {
+    let place = temporary(&hub.scratch)?;
     let state = place.path().join(STATE);
     let (index, term) = hub.cluster.save_image(&state).await.map_err(cluster_error)?;
     let meta = Meta {
@@ -70,7 +70,7 @@ pub async fn save(hub: &Hub, folder: &Path) -> Result<File, ApiError> {
         created: wall::rfc3339(wall::now()),
     };
     let mac = |barrier: &Barrier, sums: &[u8]| barrier.mac(MacPurpose::Backup, sums);
-    let (storage, folder) = (hub.storage.clone(), folder.to_owned());
+    let (storage, folder) = (hub.storage.clone(), hub.scratch.clone());
     let made = blocking("pack", move || {
         let out = archive::pack(&folder, &meta, &state, |sums| mac(storage.barrier(), sums));
         drop(place);
@@ -83,8 +83,8 @@ pub async fn save(hub: &Hub, folder: &Path) -> Result<File, ApiError> {
 ///
 /// # Errors
 /// 400 when the archive is damaged, of a newer format or another cluster's; then nothing has changed.
-pub async fn restore(hub: &Hub, archive: File, folder: &Path, force: bool) -> Result<(), ApiError> {
-    let place = temporary(folder)?;
+pub async fn restore(hub: &Hub, archive: File, force: bool) -> Result<(), ApiError> {
+    let place = temporary(&hub.scratch)?;
     let state = place.path().join(STATE);
     let target = state.clone();
     let unpacked = blocking("unpack", move || archive::unpack(archive, &target)).await?.map_err(refuse)?;

@@ -134,6 +134,8 @@ impl Running {
 }
 
 fn services(shared: &Shared, opened: &Opened, barrier: &Arc<Barrier>, tasks: &Tasks) -> Arc<Hub> {
+    // Without the folder only backups fail, and say so.
+    let scratch = shared.dir.scratch().unwrap_or_else(|_| shared.dir.path().to_owned());
     let storage = Storage::new(Arc::clone(&opened.store), Arc::clone(barrier));
     let config = &shared.config;
     let (default, max) = (config.lease.default_ttl.get(), config.lease.max_ttl.get());
@@ -153,8 +155,9 @@ fn services(shared: &Shared, opened: &Opened, barrier: &Arc<Barrier>, tasks: &Ta
             metrics.clone(),
             config.audit.write_timeout.get(),
         ),
-        quotas: Quotas::new(storage.clone()),
+        quotas: Quotas::with_metrics(storage.clone(), metrics.clone()),
         metrics,
+        scratch,
         storage,
     })
 }
