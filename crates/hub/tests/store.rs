@@ -443,3 +443,69 @@ async fn a_new_node_gets_an_image_when_the_log_is_gone_and_a_restore_reaches_all
     assert_eq!(again.store.count("k/").unwrap(), 401);
     again.kill().await;
 }
+
+/// A small disk of its own.
+struct SmallDisk(PathBuf);
+
+impl SmallDisk {
+    /// None where this process may not mount.
+    fn mount(at: PathBuf) -> Option<Self> {
+        std::fs::create_dir_all(&at).unwrap();
+        let mounted = std::process::Command::new("mount")
+            .args(["-t", "tmpfs", "-o", "size=6m,mode=0700", "tmpfs"])
+            .arg(&at)
+            .status();
+        mounted.is_ok_and(|status| status.success()).then_some(Self(at))
+    }
+
+    fn fill(&self) {
+        use std::io::Write as _;
+        let mut filler = std::fs::File::create(self.0.join("filler")).unwrap();
+        while filler.write(&[0; 4096]).is_ok_and(|written| written > 0) {}
+    }
+
+    fn free(&self) {
+        std::fs::remove_file(self.0.join("filler")).unwrap();
+    }
+}
+
+impl Drop for SmallDisk {
+    fn drop(&mut self) {
+        drop(std::process::Command::new("umount").arg("-l").arg(&self.0).status());
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_full_disk_hands_leadership_over_and_heals() {
+    let rig = Rig::new();
+    let Some(disk) = SmallDisk::mount(rig.dir("a")) else {
+        println!("skipped: mounting a small disk needs root");
+        return;
+    };
+    let [a, b, c] = rig.three().await;
+    a.store.commit(put("k", "1")).await.unwrap();
+    let term = a.store.view().active.unwrap();
+    disk.fill();
+    let filled = Instant::now();
+    let large = "x".repeat(200_000);
+    let refused = a.store.commit(put("large", &large)).await;
+    assert!(refused.is_err(), "the disk took it");
+    eventually("the full node says so", || !a.store.view().storage_healthy).await;
+    assert!(!a.is_active());
+    eventually("another leader", || active(&[&b, &c]).is_some()).await;
+    println!("handed over after {:?}", filled.elapsed());
+    assert!(filled.elapsed() < Duration::from_secs(5));
+    assert!(active(&[&b, &c]).unwrap().store.view().active.unwrap() > term);
+    assert!(matches!(a.store.commit(put("k", "x")).await, Err(CommitError::Unhealthy)));
+    eventually("the full node knows its successor", || {
+        a.store.view().leader.is_some_and(|leader| leader.node != a.name)
+    })
+    .await;
+    write(&[&b, &c], "k", "2").await;
+    disk.free();
+    eventually("the node is healthy again", || a.store.view().storage_healthy).await;
+    eventually("and follows", || value(&a.store, "k").as_deref() == Some("2")).await;
+    for node in [&a, &b, &c] {
+        node.kill().await;
+    }
+}

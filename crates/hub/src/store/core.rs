@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
+use std::time::Duration;
 
 use holdfast_core::leadership::Event;
 use holdfast_core::{LogIndex, Mono, Term};
@@ -183,8 +184,17 @@ pub(super) async fn beat(core: Arc<Core>) {
         }
         peers::ping_all(&core);
         core.gate.renew();
-        core.gate.feed(Event::Tick);
         core.gate.publish();
         members::tend(&core);
+    }
+}
+
+/// Tells the gate when something of it expires, at once rather than at the next beat.
+pub(super) async fn expire(core: Arc<Core>) {
+    let beat = core.timing.heartbeat();
+    loop {
+        let due = core.gate.next_deadline().map(|at| core.gate.now().until(at));
+        tokio::time::sleep(due.unwrap_or(beat).clamp(Duration::from_millis(1), beat)).await;
+        core.gate.feed(Event::Tick);
     }
 }

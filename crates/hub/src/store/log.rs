@@ -183,6 +183,10 @@ impl LogStore {
         db::bytes(&self.shared.path)
     }
 
+    #[allow(
+        clippy::result_large_err,
+        reason = "the library's error type; made only when the file is damaged"
+    )]
     fn read_disk(&self, start: u64, end: u64, max_bytes: usize) -> Result<Vec<Entry>, StorageError> {
         let read = || -> rusqlite::Result<Result<Vec<Entry>, u64>> {
             let reader = self.shared.reader.lock();
@@ -375,10 +379,7 @@ impl RaftLogStorage<TypeConfig> for LogStore {
             cache.last = None;
         }
         self.write(vec![Change::Truncate(log_id.index)]).await?;
-        let kept = match self.shared.cache.read().entries.back() {
-            Some((entry, _)) => Some(entry.log_id),
-            None => None,
-        };
+        let kept = self.shared.cache.read().entries.back().map(|(entry, _)| entry.log_id);
         let last = match kept {
             Some(last) => Some(last),
             None => self.read_disk(log_id.index.saturating_sub(1), log_id.index, 1)?.pop().map(|e| e.log_id),

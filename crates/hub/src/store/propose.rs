@@ -86,14 +86,25 @@ pub(super) async fn run(core: Arc<Core>, mut queue: mpsc::Receiver<Waiting>) {
             Ok(written) => {
                 let core = Arc::clone(&core);
                 core.clone().tasks.spawn_until_cancelled("store-group", async move {
-                    let written = timeout(DEADLINE, written).await;
+                    let written = wait(&core, written).await;
                     drop(slot);
-                    group.answer(&core, written.ok().and_then(Result::ok));
+                    group.answer(&core, written);
                 });
             }
             Err(error) => group.refuse(error),
         }
     }
+}
+
+/// Waits for what becomes of a group; not much longer than this node is active, since a disk or a leadership that
+/// is gone may not come back for long.
+async fn wait(core: &Core, mut written: oneshot::Receiver<Written>) -> Option<Written> {
+    let mut views = core.gate.watch();
+    tokio::select! {
+        written = timeout(DEADLINE, &mut written) => return written.ok().and_then(Result::ok),
+        _ = views.wait_for(|view| view.active.is_none()) => {}
+    }
+    timeout(core.timing.election_max(), written).await.ok().and_then(Result::ok)
 }
 
 fn gather(first: Waiting, queue: &mut mpsc::Receiver<Waiting>, left: &mut Option<Waiting>) -> Vec<Waiting> {

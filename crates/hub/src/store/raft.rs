@@ -123,6 +123,7 @@ pub async fn open(options: OpenStore) -> Result<RaftStore, OpenError> {
     }
     tasks.spawn_until_cancelled("store-propose", propose::run(Arc::clone(&core), waiting));
     tasks.spawn_until_cancelled("store-elect", elector::run(Arc::clone(&core)));
+    tasks.spawn_until_cancelled("store-expire", core::expire(Arc::clone(&core)));
     tasks.spawn_until_cancelled("store-beat", core::beat(Arc::clone(&core)));
     tasks.spawn_until_cancelled("store-step-down", stepdown::run(Arc::clone(&core), asks, forced));
     Ok(RaftStore { core })

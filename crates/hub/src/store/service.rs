@@ -35,14 +35,26 @@ impl PeerService for RaftService {
                 return refuse(StatusCode::NOT_FOUND, "no such message");
             };
             match rpc::read(request.into_body()).await {
-                Ok(body) => self.answer(method, &body).await.unwrap_or_else(|refusal| refusal),
+                Ok(body) => self
+                    .answer(method, &body)
+                    .await
+                    .unwrap_or_else(|Refusal(status, text)| refuse(status, text)),
                 Err(error) => refuse(StatusCode::BAD_REQUEST, error),
             }
         })
     }
 }
 
-type Answer = Result<Response<PeerBody>, Response<PeerBody>>;
+/// Why a message is not taken.
+struct Refusal(StatusCode, String);
+
+impl Refusal {
+    fn new(status: StatusCode, text: impl Into<String>) -> Self {
+        Self(status, text.into())
+    }
+}
+
+type Answer = Result<Response<PeerBody>, Refusal>;
 
 impl RaftService {
     async fn answer(&self, method: Method, body: &Bytes) -> Answer {
@@ -61,24 +73,24 @@ impl RaftService {
         &self,
         body: &Bytes,
         gives_number: bool,
-    ) -> Result<Envelope<T>, Response<PeerBody>> {
-        let envelope: Envelope<T> =
-            postcard::from_bytes(body).map_err(|error| refuse(StatusCode::BAD_REQUEST, error.to_string()))?;
+    ) -> Result<Envelope<T>, Refusal> {
+        let envelope: Envelope<T> = postcard::from_bytes(body)
+            .map_err(|error| Refusal::new(StatusCode::BAD_REQUEST, error.to_string()))?;
         let own = self.core.own();
         if own.is_none() && gives_number && envelope.name == self.core.name {
             self.core.start(envelope.to).await.map_err(|error| {
                 tracing::error!(%error, "consensus cannot be started");
-                refuse(StatusCode::SERVICE_UNAVAILABLE, error.to_string())
+                Refusal::new(StatusCode::SERVICE_UNAVAILABLE, error.to_string())
             })?;
         }
         if self.core.own() == Some(envelope.to) && envelope.name == self.core.name {
             return Ok(envelope);
         }
-        Err(refuse(StatusCode::MISDIRECTED_REQUEST, "this message is for another node"))
+        Err(Refusal::new(StatusCode::MISDIRECTED_REQUEST, "this message is for another node"))
     }
 
-    fn raft(&self) -> Result<&Raft, Response<PeerBody>> {
-        self.core.raft().ok_or_else(|| refuse(StatusCode::SERVICE_UNAVAILABLE, "not a member yet"))
+    fn raft(&self) -> Result<&Raft, Refusal> {
+        self.core.raft().ok_or_else(|| Refusal::new(StatusCode::SERVICE_UNAVAILABLE, "not a member yet"))
     }
 
     async fn append(&self, envelope: Envelope<Append>) -> Answer {
@@ -95,7 +107,7 @@ impl RaftService {
 
     async fn vote(&self, envelope: Envelope<AskVote>) -> Answer {
         if !self.core.gate.store_healthy() {
-            return Err(refuse(StatusCode::SERVICE_UNAVAILABLE, "the store does not take writes"));
+            return Err(Refusal::new(StatusCode::SERVICE_UNAVAILABLE, "the store does not take writes"));
         }
         let answer = self.raft()?.vote(envelope.message).await.map_err(unavailable)?;
         if answer.vote_granted {
@@ -132,7 +144,7 @@ impl RaftService {
         let term = envelope.message;
         let newest = self.raft()?.server_metrics().borrow().vote.leader_id.term;
         if newest > term {
-            return Err(refuse(StatusCode::CONFLICT, "there is a newer term"));
+            return Err(Refusal::new(StatusCode::CONFLICT, "there is a newer term"));
         }
         self.core.elector.stand(self.core.gate.now(), Term::new(term));
         Ok(rpc::answer(&()))
@@ -143,11 +155,11 @@ impl RaftService {
             Change::Remove(name) => members::remove(&self.core, &name).await,
             Change::Demote(name) => members::demote(&self.core, &name).await,
         };
-        changed.map_err(|error| refuse(StatusCode::CONFLICT, error.to_string()))?;
+        changed.map_err(|error| Refusal::new(StatusCode::CONFLICT, error.to_string()))?;
         Ok(rpc::answer(&()))
     }
 }
 
-fn unavailable(error: impl std::fmt::Display) -> Response<PeerBody> {
-    refuse(StatusCode::SERVICE_UNAVAILABLE, error.to_string())
+fn unavailable(error: impl std::fmt::Display) -> Refusal {
+    Refusal::new(StatusCode::SERVICE_UNAVAILABLE, error.to_string())
 }

@@ -5,6 +5,7 @@
 //! may be a little behind, and the log, which is only purged up to what was synced, brings it forward again.
 
 use std::fs::{self, File};
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -15,6 +16,7 @@ use openraft::storage::RaftStateMachine;
 use openraft::{AnyError, OptionalSend, RaftSnapshotBuilder, Snapshot, StorageIOError};
 use parking_lot::{Mutex, RwLock};
 use rusqlite::{Connection, TransactionBehavior, params};
+use tokio::io::AsyncSeekExt as _;
 use tokio::sync::{mpsc, oneshot};
 
 use super::AppliedHook;
@@ -369,6 +371,19 @@ fn snapshot_error(error: &ImageError) -> StorageError {
     StorageIOError::read_snapshot(None, AnyError::new(error)).into()
 }
 
+/// Makes `path` the durable content of `file`, which is mostly that very file.
+async fn own_file(file: &mut tokio::fs::File, path: &Path) -> std::io::Result<()> {
+    file.sync_all().await?;
+    let (given, named) = (file.metadata().await?, tokio::fs::metadata(path).await?);
+    if (given.dev(), given.ino()) == (named.dev(), named.ino()) {
+        return Ok(());
+    }
+    file.rewind().await?;
+    let mut own = tokio::fs::File::create(path).await?;
+    tokio::io::copy(file, &mut own).await?;
+    own.sync_all().await
+}
+
 async fn open_file(path: &Path) -> Result<Box<tokio::fs::File>, StorageError> {
     let opened = tokio::fs::File::open(path).await;
     opened.map(Box::new).map_err(|error| StorageIOError::read_snapshot(None, AnyError::new(&error)).into())
@@ -438,12 +453,12 @@ impl RaftStateMachine<TypeConfig> for StateHandle {
     async fn install_snapshot(
         &mut self,
         meta: &SnapshotMeta,
-        snapshot: Box<tokio::fs::File>,
+        mut snapshot: Box<tokio::fs::File>,
     ) -> Result<(), StorageError> {
         let keep = |error: std::io::Error| -> StorageError {
             StorageIOError::write_snapshot(None, AnyError::new(&error)).into()
         };
-        snapshot.sync_all().await.map_err(keep)?;
+        own_file(&mut snapshot, &self.incoming()).await.map_err(keep)?;
         // The name comes from a peer.
         let id = &meta.snapshot_id;
         if !id.bytes().all(|c| c.is_ascii_alphanumeric() || c == b'-') {
