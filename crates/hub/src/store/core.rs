@@ -175,7 +175,11 @@ pub(super) async fn beat(core: Arc<Core>) {
     ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Skip);
     loop {
         ticks.tick().await;
-        if let Some(raft) = core.raft() {
+        if let Some(running) = core.running.get() {
+            let raft = &running.raft;
+            // Once more what `follow` has seen: nothing may hang on one change that was seen too early.
+            let metrics = raft.server_metrics().borrow().clone();
+            take(&core, running.id, Some(&metrics), &metrics);
             let quiet = core.quiet.load(Ordering::Relaxed);
             if core.gate.leading().is_some() && !quiet {
                 // An error means that the library has ended; the gate closes by itself then.

@@ -24,7 +24,7 @@ use super::types::{LogId, Membership, Raft};
 /// How long the others have to say whether they miss a leader.
 const PRE_VOTE: Duration = Duration::from_millis(150);
 /// Pause between attempts of a node that was told to stand.
-const TOLD_RETRY: Duration = Duration::from_millis(100);
+const TOLD_RETRY: Duration = Duration::from_millis(300);
 /// For how long it goes on trying.
 const TOLD_FOR: Duration = Duration::from_secs(2);
 /// The longest sleep between two looks at the clock.
@@ -41,12 +41,15 @@ struct State {
     vetoes: BTreeSet<Veto>,
     /// The silence is counted from here at the earliest.
     since: Mono,
+    /// The term whose leader asked this node to stand, and when.
     told: Option<(Term, Mono)>,
+    /// When this node last voted for another.
+    voted: Mono,
 }
 
 impl Elector {
     pub(super) fn new(now: Mono) -> Self {
-        let state = State { standing: None, vetoes: BTreeSet::new(), since: now, told: None };
+        let state = State { standing: None, vetoes: BTreeSet::new(), since: now, told: None, voted: Mono::ZERO };
         Self { state: Mutex::new(state), wake: Notify::new() }
     }
 
@@ -103,14 +106,20 @@ impl Elector {
         self.feed(now, Event::Veto(veto, on));
     }
 
-    /// A vote was granted: the candidate gets its time.
+    /// A vote was granted to another: the candidate gets its time.
     pub(super) fn granted(&self, now: Mono) {
+        let mut state = self.state.lock();
+        (state.since, state.voted) = (now, now);
+    }
+
+    /// The silence starts again.
+    fn restart(&self, now: Mono) {
         self.state.lock().since = now;
     }
 
     /// The leader of `term` asks this node to follow it.
     pub(super) fn stand(&self, now: Mono, term: Term) {
-        self.state.lock().told = Some((term, now.after(TOLD_FOR)));
+        self.state.lock().told = Some((term, now));
         self.wake.notify_one();
     }
 
@@ -135,6 +144,7 @@ impl MonoNow {
 /// Stands when it is time, until the node closes.
 pub(super) async fn run(core: Arc<Core>) {
     let mut wait = random_wait(core.timing);
+    let (mut in_vain, mut tried) = (0u32, Mono::ZERO);
     loop {
         let now = core.gate.now();
         core.elector.tick(now);
@@ -151,8 +161,12 @@ pub(super) async fn run(core: Arc<Core>) {
                 } else {
                     tracing::debug!(node = %core.name, "the others would not vote for this node now");
                 }
-                core.elector.granted(core.gate.now());
-                wait = random_wait(core.timing);
+                core.elector.restart(core.gate.now());
+                in_vain = if core.gate.heard().is_some_and(|heard| heard.at > tried) { 0 } else { in_vain + 1 };
+                tried = core.gate.now();
+                // Where elections take longer than the wait between them, waiting longer is what ends them.
+                let longer = 1.0 + f64::from(in_vain.min(4)) / 2.0;
+                wait = random_wait(core.timing).mul_f64(longer).min(core.timing.election_max());
             } else if now < due {
                 sleep(&core, now.until(due).min(LOOK)).await;
                 continue;
@@ -205,10 +219,15 @@ fn able(core: &Core, raft: &Raft) -> bool {
 }
 
 async fn told(core: &Core, raft: &Raft, now: Mono) -> bool {
-    let Some((term, until)) = core.elector.state.lock().told else { return false };
+    let (told, voted) = {
+        let state = core.elector.state.lock();
+        (state.told, state.voted)
+    };
+    let Some((term, since)) = told else { return false };
     let metrics = raft.server_metrics().borrow().clone();
     let newest = metrics.vote.leader_id.term;
-    let over = now >= until
+    let over = now >= since.after(TOLD_FOR)
+        || voted >= since
         || metrics.state == openraft::ServerState::Leader
         || (newest > term.into_inner() && metrics.vote.committed)
         // A node that has just handed over itself stays out of elections, but does not refuse its successor.
@@ -225,7 +244,7 @@ async fn elect(core: &Core, raft: &Raft) {
     if let Err(error) = raft.trigger().elect().await {
         tracing::debug!(%error, "consensus takes no election");
     }
-    core.elector.granted(core.gate.now());
+    core.elector.restart(core.gate.now());
 }
 
 /// Whether a quorum of the voters misses a leader and would not prefer its own log. Ends with the first quorum: what

@@ -68,16 +68,25 @@ impl RaftTiming {
     /// The old leader itself votes for its successor at once, which in a cluster of three is all it takes; where
     /// it is not, the successor goes on trying until the lease of the others has run out.
     pub(super) fn step_down(&self) -> stepdown::Timing {
-        stepdown::Timing { follower_lease: Duration::ZERO, ..stepdown::Timing::default() }
+        stepdown::Timing {
+            follower_lease: Duration::ZERO,
+            ask_every: Duration::from_millis(100),
+            asks_per_voter: 6,
+            ..stepdown::Timing::default()
+        }
     }
 
     pub(super) fn library(&self) -> openraft::Config {
-        let (min, max) = self.random_wait();
+        let lease = self.election_max_ms / 2;
         openraft::Config {
             cluster_name: "holdfast".into(),
-            heartbeat_interval: self.heartbeat_ms,
-            election_timeout_min: u64::try_from(min.as_millis()).unwrap_or(u64::MAX),
-            election_timeout_max: u64::try_from(max.as_millis()).unwrap_or(u64::MAX),
+            // With heartbeats and elections in our hands these two are only how long the answer to an append and
+            // to a request for a vote may take. Either means a sync to disk, so the library's habit of allowing
+            // one heartbeat for it would cost a busy leader its quorum.
+            heartbeat_interval: lease / 2,
+            election_timeout_min: lease - 1,
+            // The lease: how long a follower that heard its leader votes for no other.
+            election_timeout_max: lease,
             install_snapshot_timeout: 30_000,
             max_payload_entries: 256,
             replication_lag_threshold: self.compact_after.max(1) + self.keep_entries,
