@@ -49,7 +49,8 @@ struct State {
 
 impl Elector {
     pub(super) fn new(now: Mono) -> Self {
-        let state = State { standing: None, vetoes: BTreeSet::new(), since: now, told: None, voted: Mono::ZERO };
+        let state =
+            State { standing: None, vetoes: BTreeSet::new(), since: now, told: None, voted: Mono::ZERO };
         Self { state: Mutex::new(state), wake: Notify::new() }
     }
 
@@ -112,6 +113,12 @@ impl Elector {
         (state.since, state.voted) = (now, now);
     }
 
+    /// Whether this node voted for another within `window`.
+    pub(super) fn voted_within(&self, now: Mono, window: Duration) -> bool {
+        let voted = self.state.lock().voted;
+        voted != Mono::ZERO && now.since(voted) < window
+    }
+
     /// The silence starts again.
     fn restart(&self, now: Mono) {
         self.state.lock().since = now;
@@ -162,7 +169,8 @@ pub(super) async fn run(core: Arc<Core>) {
                     tracing::debug!(node = %core.name, "the others would not vote for this node now");
                 }
                 core.elector.restart(core.gate.now());
-                in_vain = if core.gate.heard().is_some_and(|heard| heard.at > tried) { 0 } else { in_vain + 1 };
+                in_vain =
+                    if core.gate.heard().is_some_and(|heard| heard.at > tried) { 0 } else { in_vain + 1 };
                 tried = core.gate.now();
                 // Where elections take longer than the wait between them, waiting longer is what ends them.
                 let longer = 1.0 + f64::from(in_vain.min(4)) / 2.0;
@@ -292,5 +300,5 @@ fn would_vote(pong: &Pong, last: Option<LogId>, term: u64, lease: Duration) -> b
     let status = &pong.status;
     let lease = u64::try_from(lease.as_millis()).unwrap_or(u64::MAX);
     let served = status.leader.is_some_and(|(_, age)| age <= lease) && status.leader_term >= term;
-    !served && status.store_healthy && status.last <= last
+    !served && !status.electing && status.store_healthy && status.last <= last
 }

@@ -286,6 +286,13 @@ impl Gate {
         }
     }
 
+    /// Whether this node won an election so lately that its gate may still be about to open.
+    pub(super) fn settling(&self) -> bool {
+        let elected = self.facts.read().elected;
+        let lately = elected.is_some_and(|at| self.now().since(at) < self.timing.election_max());
+        lately && self.leading().is_some()
+    }
+
     /// How long ago a live leader was known here: at first hand, or because this node is it.
     pub(super) fn leader_age(&self) -> Option<(Heard, u64)> {
         let now = self.now();

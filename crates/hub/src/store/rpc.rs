@@ -102,6 +102,8 @@ pub(super) struct Status {
     /// That leader's term.
     pub leader_term: u64,
     pub store_healthy: bool,
+    /// Whether it has just voted, or just won: an election that is not through yet is left alone.
+    pub electing: bool,
 }
 
 /// The answer to a [`Status`].
