@@ -44,6 +44,9 @@ pub enum Command {
     #[command(after_help = "Examples:\n  holdfast dev\n  holdfast dev --nodes 1 --root-token root\n  \
         holdfast dev --postgres postgres://postgres@127.0.0.1:5432/postgres")]
     Dev(DevArgs),
+    /// Run a daemon of one role.
+    #[command(after_help = "Example:\n  holdfast server --role hub --config /etc/holdfast/hub.toml")]
+    Server(ServerArgs),
     /// Operate a cluster: init, unseal, step-down, membership, backups.
     #[command(subcommand)]
     Operator(Operator),
@@ -106,6 +109,29 @@ pub enum Command {
         /// The directory; made when absent.
         dir: PathBuf,
     },
+}
+
+/// The roles that this build runs.
+#[derive(Clone, Copy, Debug, clap::ValueEnum)]
+pub enum Role {
+    /// Issues short-lived database credentials.
+    Hub,
+}
+
+#[derive(Args, Debug)]
+pub struct ServerArgs {
+    /// The role.
+    #[arg(long)]
+    pub role: Role,
+    /// A TOML or YAML file, or a directory of them.
+    #[arg(long, value_name = "FILE_OR_DIR")]
+    pub config: PathBuf,
+    /// Sets one key of the role, such as `limits.forward_hold=1s`; wins over file and environment.
+    #[arg(long, value_name = "KEY=VALUE")]
+    pub set: Vec<String>,
+    /// What is logged, such as `info,holdfast_hub=debug`. HOLDFAST_LOG wins over it.
+    #[arg(long, value_name = "FILTER")]
+    pub log: Option<String>,
 }
 
 #[derive(Args, Debug)]

@@ -5,6 +5,7 @@ mod cmd;
 mod dev;
 mod input;
 mod output;
+mod server;
 mod session;
 
 use std::process::ExitCode;

@@ -23,6 +23,7 @@ pub mod mount;
 pub mod node;
 pub mod policy;
 pub mod quota;
+pub mod server;
 pub mod storage;
 pub mod store;
 pub mod sys;

@@ -32,6 +32,7 @@ struct Session {
 pub fn run(cli: Cli) -> Outcome {
     match cli.command {
         Command::Dev(args) => crate::dev::run(args, Printer { json: cli.global.json }),
+        Command::Server(args) => crate::server::run(&args),
         Command::Completions { shell } => shell::completions(shell),
         Command::Man { dir } => shell::man_pages(&dir),
         command => talk(cli.global, command),
@@ -64,6 +65,8 @@ async fn dispatch(session: &Session, command: Command) -> Outcome {
         Command::Audit(command) => mounts::audit(session, command).await,
         Command::Token(command) => tokens::run(session, command).await,
         Command::Unwrap(args) => tokens::unwrap(session, args).await,
-        Command::Dev(_) | Command::Completions { .. } | Command::Man { .. } => Ok(ExitCode::SUCCESS),
+        Command::Server(_) | Command::Dev(_) | Command::Completions { .. } | Command::Man { .. } => {
+            Ok(ExitCode::SUCCESS)
+        }
     }
 }

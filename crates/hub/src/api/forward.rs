@@ -86,7 +86,7 @@ impl Forwarding {
         };
         // The view is judged at this moment: an acknowledgement that grew too old must show at once.
         let active = self.active(&self.hub.cluster.view());
-        self.on(now, [Event::Active(active), Event::Arrived { id, work, deadline, forwarded }]);
+        self.tell([Event::Active(active), Event::Arrived { id, work, deadline, forwarded }]);
         Ticket { id, steps, forwarding: Arc::clone(self) }
     }
 
@@ -148,7 +148,17 @@ impl Forwarding {
         for target in closed {
             self.peers.close(&target.address);
         }
-        self.moved.notify_one();
+    }
+
+    /// As [`Forwarding::on`], from outside of the task that waits for the next deadline.
+    fn tell(&self, events: impl IntoIterator<Item = Event<Target>>) {
+        let before = self.inner.lock().machine.next_deadline();
+        self.on(self.clock.now(), events);
+        // A deadline that only became later is found when the earlier one fires.
+        let after = self.inner.lock().machine.next_deadline();
+        if after.is_some_and(|after| before.is_none_or(|before| after < before)) {
+            self.moved.notify_one();
+        }
     }
 }
 
@@ -173,13 +183,13 @@ impl Ticket {
 
     /// Says that sending failed; another step follows.
     pub fn failed(&self, failure: Failure) {
-        self.forwarding.on(self.forwarding.clock.now(), [Event::Failed { id: self.id, failure }]);
+        self.forwarding.tell([Event::Failed { id: self.id, failure }]);
     }
 }
 
 impl Drop for Ticket {
     fn drop(&mut self) {
         self.forwarding.inner.lock().waiting.remove(&self.id);
-        self.forwarding.on(self.forwarding.clock.now(), [Event::Done { id: self.id }]);
+        self.forwarding.tell([Event::Done { id: self.id }]);
     }
 }

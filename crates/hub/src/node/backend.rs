@@ -13,6 +13,7 @@ use tokio::time::Instant;
 use zeroize::Zeroizing;
 
 use crate::cluster::{Cluster, NodeAddress, NodeName};
+use crate::metrics::Metrics;
 use crate::store::Store;
 
 /// Why the store or the cluster port cannot be opened.
@@ -53,6 +54,8 @@ pub struct Opening {
     pub found: bool,
     /// What answers requests that other nodes forward.
     pub forwarded: Arc<dyn Forwarded>,
+    /// Where is counted what the store does.
+    pub metrics: Metrics,
     /// The owner of everything that runs while the node is unsealed.
     pub tasks: Tasks,
 }

@@ -9,6 +9,7 @@ pub mod files;
 pub mod gate;
 pub mod init;
 pub mod join;
+pub mod raft;
 pub mod restored;
 pub mod running;
 pub mod unseal;
@@ -23,6 +24,7 @@ use crate::barrier::seal::{SealError, SealPublic, SealRecord, SealType};
 use crate::cluster::NodeAddress;
 use crate::config::HubConfig;
 use crate::error::ApiError;
+use crate::metrics::Metrics;
 use backend::{Backend, Forwarded, Opening};
 use challenge::Challenges;
 use files::DataDir;
@@ -183,6 +185,7 @@ impl Node {
             identity,
             found,
             forwarded: forwarded.ok_or_else(|| ApiError::internal("no handler for forwarded requests"))?,
+            metrics: Metrics::new(),
             tasks: self.shared.tasks.child("unsealed"),
         })
     }

@@ -60,10 +60,10 @@ impl Running {
         keyring: Keyring,
         opening: Opening,
     ) -> Result<Arc<Self>, BackendError> {
-        let tasks = opening.tasks.clone();
+        let (tasks, metrics) = (opening.tasks.clone(), opening.metrics.clone());
         let opened = shared.backend.open(opening).await?;
         let barrier = Barrier::opened(keyring);
-        let hub = services(shared, &opened, &barrier, &tasks);
+        let hub = services(shared, &opened, &barrier, metrics, &tasks);
         let gates = Arc::new(Gates::new(Arc::clone(&hub), &tasks));
         let hold = shared.config.limits.forward_hold.get();
         let forward = Forwarding::new(Arc::clone(&hub), Arc::clone(&opened.peers), hold);
@@ -107,7 +107,8 @@ impl Running {
         }
         match tokio::time::timeout(HAND_OVER, self.hub.cluster.step_down()).await {
             Ok(Ok(())) => {}
-            Ok(Err(error)) => tracing::warn!(%error, "handing leadership over failed"),
+            // A node alone has nobody to hand over to.
+            Ok(Err(error)) => tracing::info!(%error, "leadership was not handed over"),
             Err(_) => tracing::warn!("handing leadership over took too long"),
         }
     }
@@ -133,7 +134,13 @@ impl Running {
     }
 }
 
-fn services(shared: &Shared, opened: &Opened, barrier: &Arc<Barrier>, tasks: &Tasks) -> Arc<Hub> {
+fn services(
+    shared: &Shared,
+    opened: &Opened,
+    barrier: &Arc<Barrier>,
+    metrics: Metrics,
+    tasks: &Tasks,
+) -> Arc<Hub> {
     // Without the folder only backups fail, and say so.
     let scratch = shared.dir.scratch().unwrap_or_else(|_| shared.dir.path().to_owned());
     let storage = Storage::new(Arc::clone(&opened.store), Arc::clone(barrier));
@@ -142,7 +149,6 @@ fn services(shared: &Shared, opened: &Opened, barrier: &Arc<Barrier>, tasks: &Ta
     let ttls = LeaseTtls { default: default.as_secs(), max: max.as_secs() };
     let settings =
         LeaseSettings { revoke_workers: usize::try_from(config.lease.revoke_workers).unwrap_or(usize::MAX) };
-    let metrics = Metrics::new();
     Arc::new(Hub {
         cluster: Arc::clone(&opened.cluster),
         mounts: Mounts::with_ttls(storage.clone(), ttls),
