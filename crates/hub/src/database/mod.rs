@@ -40,6 +40,8 @@ pub struct Databases {
     pub instances: Instances,
     /// What creations tell the sweeper.
     pub sweeper: Mailbox<sweep::Note>,
+    /// The times and bounds of the sweeper.
+    pub sweep_limits: holdfast_core::intent::Limits,
     /// Passwords that are being changed.
     pub rotating: Running<String>,
 }

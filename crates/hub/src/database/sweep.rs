@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use holdfast_core::Term;
 use holdfast_core::intent::sweeping::{Effect, Event};
-use holdfast_core::intent::{Batch, Key, Limits, State, Sweeper, Written};
+use holdfast_core::intent::{Batch, Key, State, Sweeper, Written};
 use holdfast_core::time::Spread;
 use holdfast_ops::Tasks;
 use tokio::sync::mpsc;
@@ -68,7 +68,7 @@ struct Shell {
 /// Runs until `cancel`.
 pub async fn run(hub: Arc<Hub>, term: Term, tasks: Tasks, cancel: CancellationToken) {
     let seed = u64::from_le_bytes(holdfast_ops::rand::bytes());
-    let limits = Limits::default();
+    let limits = hub.leases.databases().sweep_limits;
     // Writes and removals under way are bounded by the machine, so this never fills for long.
     let (done, mut ended) = mpsc::channel(limits.at_once * 4);
     let storage = hub.storage.fenced(term);

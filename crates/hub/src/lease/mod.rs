@@ -86,6 +86,12 @@ impl Leases {
         &self.databases
     }
 
+    /// For a test that changes bounds before anything runs.
+    #[cfg(test)]
+    pub fn databases_mut(&mut self) -> &mut Databases {
+        &mut self.databases
+    }
+
     /// Reads a lease.
     pub fn lookup(&self, id: &LeaseId) -> Result<Option<Stored<Lease>>, StorageError> {
         index::read(&self.storage, id)

@@ -2,5 +2,7 @@
 
 mod issuing;
 mod leases;
+mod real;
 mod rotating;
+mod scale;
 mod world;

@@ -8,6 +8,8 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use holdfast_core::Term;
+use holdfast_ops::Tasks;
+use holdfast_ops::tasks::TaskHandle;
 use serde_json::{Value, json};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
@@ -79,7 +81,9 @@ pub struct World {
     pub hub: Arc<Hub>,
     pub term: Term,
     pub mount: MountEntry,
-    running: Option<(CancellationToken, tokio::task::JoinHandle<()>)>,
+    /// Whether drivers are real.
+    real: bool,
+    running: Option<(CancellationToken, Tasks, TaskHandle<()>)>,
 }
 
 impl World {
@@ -96,6 +100,25 @@ impl World {
         world
     }
 
+    /// The same without connection and role, over real drivers. The sweeper looks again after a second.
+    pub fn real() -> Self {
+        let mut world = Self::bare();
+        world.real = true;
+        world.make_hub();
+        world
+    }
+
+    fn make_hub(&mut self) {
+        self.hub = hub_with(self.storage.clone(), self.cluster.clone());
+        if !self.real {
+            self.hub.leases.databases().instances.set_opener(self.database.opener());
+            return;
+        }
+        let limits = &mut Arc::get_mut(&mut self.hub).unwrap().leases.databases_mut().sweep_limits;
+        limits.verify_after = Duration::from_secs(1);
+        limits.pause_ceiling = Duration::from_secs(1);
+    }
+
     pub fn bare() -> Self {
         let store = MemoryStore::new();
         let barrier = Barrier::opened(Keyring::generate().unwrap());
@@ -110,7 +133,7 @@ impl World {
             uuid: "m-1".into(),
             ..MountEntry::default()
         };
-        Self { store, storage, database, cluster, hub, term, mount, running: None }
+        Self { store, storage, database, cluster, hub, term, mount, real: false, running: None }
     }
 
     /// Another node takes over in the next term, with nothing but the store.
@@ -119,21 +142,21 @@ impl World {
         self.term = self.term.next();
         self.store.set_term(self.term);
         self.cluster = FakeCluster::active("n2", self.term);
-        self.hub = hub_with(self.storage.clone(), self.cluster.clone());
-        self.hub.leases.databases().instances.set_opener(self.database.opener());
+        self.make_hub();
     }
 
     /// Starts the background work of the active node.
     pub fn start(&mut self) {
         let cancel = CancellationToken::new();
-        let task = tokio::spawn(Leases::run(Arc::clone(&self.hub), self.term, cancel.clone()));
-        self.running = Some((cancel, task));
+        let tasks = Tasks::new("test");
+        let task = tasks.spawn("leases", Leases::run(Arc::clone(&self.hub), self.term, cancel.clone()));
+        self.running = Some((cancel, tasks, task));
     }
 
     pub async fn stop(&mut self) {
-        if let Some((cancel, task)) = self.running.take() {
+        if let Some((cancel, _tasks, task)) = self.running.take() {
             cancel.cancel();
-            task.await.unwrap();
+            task.join().await.unwrap();
         }
     }
 
