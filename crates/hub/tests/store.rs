@@ -443,6 +443,33 @@ async fn a_new_node_gets_an_image_when_the_log_is_gone_and_a_restore_reaches_all
     again.kill().await;
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn a_cluster_that_is_restarted_whole_has_lost_nothing() {
+    let rig = Rig::new();
+    let [a, b, c] = rig.three().await;
+    for n in 0..20 {
+        a.store.commit(put(&format!("k/{n}"), "v")).await.unwrap();
+    }
+    let term = a.store.view().active.unwrap();
+    for node in [&a, &b, &c] {
+        node.kill().await;
+    }
+    let mut again = Vec::new();
+    for node in [&a, &b, &c] {
+        again.push(rig.start_at(&node.name.0, &rig.dir(&node.name.0), Some(node)).await);
+    }
+    let all: Vec<_> = again.iter().collect();
+    eventually("a leader", || active(&all).is_some()).await;
+    let leader = active(&all).unwrap();
+    assert!(leader.store.view().active.unwrap() > term);
+    assert_eq!(leader.store.count("k/").unwrap(), 20);
+    write(&all, "k/20", "v").await;
+    eventually("all have all", || all.iter().all(|node| node.store.count("k/").unwrap() == 21)).await;
+    for node in &all {
+        node.kill().await;
+    }
+}
+
 /// A small disk of its own.
 struct SmallDisk(PathBuf);
 

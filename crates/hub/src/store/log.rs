@@ -120,7 +120,13 @@ impl LogStore {
         let connection = db::open(path, &LOG)?;
         let mut cache = Cache { origin, purged: read_meta(&connection, path, "purged")?, ..Cache::default() };
         load(&connection, path, &mut cache)?;
-        let vote = read_meta(&connection, path, "vote")?;
+        let own: Option<u64> = read_meta(&connection, path, "node")?;
+        let mut vote: Option<Vote> = read_meta(&connection, path, "vote")?;
+        if let Some(vote) = vote.as_mut().filter(|vote| own.is_some() && vote.leader_id.voted_for == own) {
+            // The library would go on leading in the term of the process before, with a state that may lack what
+            // that one acknowledged. A process that wants to lead wins a term of its own.
+            vote.committed = false;
+        }
         let reader = db::reader(path).map_err(|error| OpenError::database(path, error))?;
         let (writer, thread) = LogWriter::new(path.to_owned(), connection, health);
         let shared = Shared {
