@@ -1,1 +1,3 @@
-//! tests
+//! The process-level tests, one file a scenario.
+
+mod hub;
