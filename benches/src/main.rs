@@ -1,3 +1,38 @@
-//! The benchmark programs behind `./dev bench`.
+//! `./dev bench ROLE`: measures on this machine, prints a table and writes `benches/results/<role>.json`.
+//!
+//! Every figure is a ratio within one run: against the direct path, or against a peer that runs beside.
 
-fn main() {}
+mod etcd;
+mod hub;
+mod load;
+mod report;
+
+use clap::{Parser, ValueEnum};
+
+/// A role that has benchmarks.
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum Role {
+    /// The hub.
+    Hub,
+}
+
+/// Benchmarks.
+#[derive(Debug, Parser)]
+struct Args {
+    /// What is measured.
+    role: Role,
+    /// Only these rows, such as P-01; all unless given.
+    #[arg(long, value_delimiter = ',')]
+    only: Vec<String>,
+    /// Fewer rounds, to see that everything runs.
+    #[arg(long)]
+    quick: bool,
+}
+
+fn main() {
+    let args = Args::parse();
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
+    match args.role {
+        Role::Hub => runtime.block_on(hub::run(&args.only, args.quick)),
+    }
+}

@@ -5,11 +5,14 @@ use std::time::Duration;
 use http::{HeaderMap, Method};
 use serde_json::{Value, json};
 
+use crate::db::{ADMIN, ADMIN_PASSWORD, PostgresServer};
+
 /// One node's API as one caller sees it.
 #[derive(Clone)]
 pub struct Api {
     http: reqwest::Client,
     base: String,
+    prefix: &'static str,
     token: Option<String>,
     headers: Vec<(String, String)>,
 }
@@ -68,7 +71,12 @@ impl Api {
             .redirect(reqwest::redirect::Policy::none())
             .build()
             .unwrap();
-        Self { http, base: base.into(), token: None, headers: Vec::new() }
+        Self { http, base: base.into(), prefix: "/v1", token: None, headers: Vec::new() }
+    }
+
+    /// Another product's API at a base URL: paths have no prefix.
+    pub fn bare(base: impl Into<String>) -> Self {
+        Self { prefix: "", ..Self::new(base) }
     }
 
     /// The same API with a token.
@@ -91,7 +99,7 @@ impl Api {
     /// Sends a request; an error means that no answer came.
     pub async fn try_send(&self, method: &str, path: &str, body: Option<Vec<u8>>) -> reqwest::Result<Reply> {
         let method = Method::from_bytes(method.as_bytes()).unwrap();
-        let mut request = self.http.request(method, format!("{}/v1/{path}", self.base));
+        let mut request = self.http.request(method, format!("{}{}/{path}", self.base, self.prefix));
         if let Some(token) = &self.token {
             request = request.header("X-Vault-Token", token);
         }
@@ -141,21 +149,25 @@ impl Api {
         answer.ok()?.ok().map(|reply| reply.status)
     }
 
-    /// Configures `database/` for a PostgreSQL and a role `app` with a lease of `ttl`.
-    pub async fn setup_postgres(&self, url: &str, username: &str, password: &str, ttl: &str) {
-        let mounted = self.put("sys/mounts/database", json!({"type": "database"})).await;
-        assert!(mounted.status == 204 || mounted.status == 400, "{}", mounted.body);
+    /// Mounts `database/`, connects it to a PostgreSQL as `pg` and writes a role `app` with a lease of `ttl`.
+    pub async fn setup_postgres(&self, database: &PostgresServer, ttl: &str) {
+        self.put("sys/mounts/database", json!({"type": "database"})).await.expect(204);
         let config = json!({
-            "plugin_name": "postgresql-database-plugin", "connection_url": url, "allowed_roles": "*",
-            "username": username, "password": password,
+            "plugin_name": "postgresql-database-plugin", "connection_url": database.url_template(),
+            "allowed_roles": "*", "username": ADMIN, "password": ADMIN_PASSWORD,
         });
-        let reply = self.put("database/config/pg", config).await;
-        assert!(reply.status == 204 || reply.status == 200, "{} {}", reply.status, reply.body);
-        let role = json!({
-            "db_name": "pg", "default_ttl": ttl, "max_ttl": "24h",
-            "creation_statements": "CREATE ROLE \"{{name}}\" LOGIN PASSWORD '{{password}}' VALID UNTIL '{{expiration}}'; \
-                GRANT USAGE ON SCHEMA public TO \"{{name}}\";",
-        });
-        self.put("database/roles/app", role).await.expect(204);
+        self.put("database/config/pg", config).await.expect(204);
+        self.put(
+            "database/roles/app",
+            json!({
+                "db_name": "pg", "default_ttl": ttl, "max_ttl": "24h", "creation_statements": CREATE_ROLE,
+            }),
+        )
+        .await
+        .expect(204);
     }
 }
+
+/// Creation statements of an ordinary role.
+pub const CREATE_ROLE: &str = "CREATE ROLE \"{{name}}\" LOGIN PASSWORD '{{password}}' VALID UNTIL '{{expiration}}'; \
+                               GRANT USAGE ON SCHEMA public TO \"{{name}}\";";

@@ -3,6 +3,7 @@
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::Arc;
 use std::time::Duration;
 
 use nix::sys::signal::Signal;
@@ -11,6 +12,7 @@ use tempfile::TempDir;
 
 use crate::api::Api;
 use crate::eventually_async;
+use crate::netns::Network;
 use crate::process::{Process, binary, free_port};
 
 /// How long anything that the product promises within a second or two may take here.
@@ -26,7 +28,7 @@ pub enum Seal {
 }
 
 /// What differs between clusters.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct Options {
     /// How many nodes.
     pub nodes: usize,
@@ -38,11 +40,20 @@ pub struct Options {
     pub env: Vec<(String, String)>,
     /// A program and arguments put before the binary, such as `faketime`.
     pub wrapper: Vec<String>,
+    /// A private network in which each node is a host of its own, instead of loopback.
+    pub network: Option<Arc<Network>>,
 }
 
 impl Default for Options {
     fn default() -> Self {
-        Self { nodes: 3, seal: Seal::Keyfile, extra: String::new(), env: Vec::new(), wrapper: Vec::new() }
+        Self {
+            nodes: 3,
+            seal: Seal::Keyfile,
+            extra: String::new(),
+            env: Vec::new(),
+            wrapper: Vec::new(),
+            network: None,
+        }
     }
 }
 
@@ -56,6 +67,7 @@ pub struct Node {
     pub cluster_port: u16,
     /// Its folder: configuration, data, log.
     pub dir: PathBuf,
+    host: String,
     options: Options,
     process: Option<Process>,
 }
@@ -66,14 +78,22 @@ impl Node {
         let id = format!("n{index}");
         let dir = root.join(&id);
         std::fs::create_dir_all(&dir).unwrap();
-        let node = Self {
+        let mut node = Self {
             id,
             api_port: free_port(),
             cluster_port: free_port(),
             dir,
+            host: options
+                .network
+                .as_ref()
+                .map_or_else(|| "127.0.0.1".to_owned(), |_| Network::address(index)),
             options: options.clone(),
             process: None,
         };
+        if let Some(network) = &options.network {
+            node.options.wrapper.splice(0..0, network.wrapper(index));
+            node.options.extra.push_str("\napi.i_accept_plaintext = true");
+        }
         node.write_config(root, join);
         node
     }
@@ -85,11 +105,13 @@ impl Node {
             Seal::Shamir(..) => "seal.type = \"shamir\"\n".to_owned(),
         };
         let text = format!(
-            "[server.hub]\nnode_id = {:?}\ndata_dir = {:?}\napi.listen = \"127.0.0.1:{}\"\n\
-             cluster.listen = \"127.0.0.1:{}\"\n{seal}raft.retry_join = [{}]\n{}\n",
+            "[server.hub]\nnode_id = {:?}\ndata_dir = {:?}\napi.listen = \"{}:{}\"\n\
+             cluster.listen = \"{}:{}\"\n{seal}raft.retry_join = [{}]\n{}\n",
             self.id,
             self.dir.join("data"),
+            self.host,
             self.api_port,
+            self.host,
             self.cluster_port,
             join.join(", "),
             self.options.extra,
@@ -139,7 +161,7 @@ impl Node {
 
     /// The URL of its API.
     pub fn url(&self) -> String {
-        format!("http://127.0.0.1:{}", self.api_port)
+        format!("http://{}:{}", self.host, self.api_port)
     }
 
     /// Everything it printed since its first start.

@@ -4,6 +4,7 @@ pub mod api;
 pub mod db;
 pub mod eventually;
 pub mod hub;
+pub mod netns;
 pub mod oracle;
 pub mod process;
 

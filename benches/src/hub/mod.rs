@@ -1,0 +1,40 @@
+//! The hub's rows.
+
+mod creds;
+mod failover;
+mod idle;
+mod kv;
+mod leases;
+
+use crate::report::{Row, publish};
+
+/// Measures what was asked for.
+pub async fn run(only: &[String], quick: bool) {
+    let wanted = |id: &str| only.is_empty() || only.iter().any(|o| o.eq_ignore_ascii_case(id));
+    let mut rows: Vec<Row> = Vec::new();
+    if wanted("P-01") {
+        rows.extend(failover::kill(if quick { 2 } else { 30 }).await);
+    }
+    if wanted("P-02") {
+        rows.extend(failover::step_down(if quick { 2 } else { 20 }).await);
+    }
+    if wanted("P-03") {
+        rows.extend(creds::throughput(quick).await);
+    }
+    if wanted("P-04") {
+        rows.extend(creds::parallel(quick).await);
+    }
+    if wanted("P-07") {
+        rows.extend(leases::takeover(if quick { 1000 } else { 100_000 }, if quick { 2 } else { 5 }).await);
+    }
+    if wanted("P-09") {
+        rows.extend(leases::due_at_once(if quick { 300 } else { 20_000 }).await);
+    }
+    if wanted("P-10") {
+        rows.extend(kv::rates(quick).await);
+    }
+    if wanted("P-12") {
+        rows.extend(idle::cost(quick).await);
+    }
+    publish("hub", &rows);
+}

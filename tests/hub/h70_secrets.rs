@@ -1,0 +1,101 @@
+//! Secrets stay where they belong.
+
+use std::path::Path;
+
+use holdfast_tests::db::{ADMIN_PASSWORD, PostgresServer};
+use holdfast_tests::hub::{Cluster, Options};
+use holdfast_tests::oracle::Login;
+use serde_json::json;
+
+fn files(dir: &Path, found: &mut Vec<std::path::PathBuf>) {
+    for entry in std::fs::read_dir(dir).unwrap().flatten() {
+        let path = entry.path();
+        if path.is_dir() { files(&path, found) } else { found.push(path) }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn no_secret_is_in_logs_argv_or_the_data_directory() {
+    let env = vec![("HOLDFAST_LOG".to_owned(), "debug".to_owned())];
+    let mut cluster = Cluster::start_with(Options { env, ..Options::default() }).await;
+    let database = PostgresServer::start().await;
+    let active = cluster.active().await;
+    let api = cluster.api(active);
+    let audit = cluster.dir().join("audit.log");
+    api.put("sys/audit/file", json!({"type": "file", "options": {"file_path": audit}})).await.expect(204);
+    api.setup_postgres(&database, "1h").await;
+    api.put("sys/mounts/kv", json!({"type": "kv"})).await.expect(204);
+    api.put("kv/a", json!({"value": "the-kv-secret-7f3a"})).await.expect(204);
+    let standby = cluster.api(cluster.others(active)[0]);
+    let login = Login::issue(&standby, "database/creds/app").await.expect("a login");
+    api.get("kv/a").await.expect(200);
+    let _ = api.with_token("hvs.garbled-token-text-1").get("kv/a").await;
+    let token = api.put("auth/token/create", json!({"ttl": "1h"})).await.expect(200);
+    let token = token.body["auth"]["client_token"].as_str().unwrap().to_owned();
+    standby.with_token(&token).get("auth/token/lookup-self").await.expect(200);
+
+    let secrets = [
+        &cluster.root,
+        &token,
+        &login.password,
+        &"the-kv-secret-7f3a".to_owned(),
+        &ADMIN_PASSWORD.to_owned(),
+    ];
+    let mut places = Vec::new();
+    files(cluster.dir(), &mut places);
+    for node in &mut cluster.nodes {
+        let pid = node.process().pid();
+        places.push(format!("/proc/{pid}/cmdline").into());
+        places.push(format!("/proc/{pid}/environ").into());
+    }
+    assert!(places.len() > 10 && audit.is_file());
+    for place in places {
+        let bytes = std::fs::read(&place).unwrap_or_default();
+        for secret in secrets {
+            let found = bytes.windows(secret.len()).any(|window| window == secret.as_bytes());
+            assert!(!found, "{place:?} holds a secret in clear");
+        }
+    }
+    cluster.check_logs(&[]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn plaintext_off_loopback_and_other_mistakes_are_told_together() {
+    let cluster = Cluster::prepare(Options::default());
+    let config = cluster.dir().join("bad.toml");
+    let text = "[server.hub]\nnode_id = \"bad id!\"\napi.listen = \"0.0.0.0:8200\"\nraft.heartbeat_ms = 5\nno_such_key = 1\n\
+                lease.revoke_workers = 0\n";
+    std::fs::write(&config, text).unwrap();
+    let output = std::process::Command::new(holdfast_tests::process::binary())
+        .args(["server", "--role", "hub", "--config"])
+        .arg(&config)
+        .output()
+        .unwrap();
+    assert_eq!(output.status.code(), Some(64));
+    let told = String::from_utf8_lossy(&output.stderr);
+    for key in [
+        "node_id",
+        "data_dir",
+        "api.listen",
+        "api.tls",
+        "raft.heartbeat_ms",
+        "no_such_key",
+        "lease.revoke_workers",
+    ] {
+        assert!(told.contains(key), "{key} is not told:\n{told}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_second_process_on_the_same_data_is_refused() {
+    let cluster = Cluster::start(1).await;
+    let output = std::process::Command::new(holdfast_tests::process::binary())
+        .args(["server", "--role", "hub", "--config"])
+        .arg(cluster.nodes[0].config())
+        .output()
+        .unwrap();
+    assert_eq!(output.status.code(), Some(64));
+    let told =
+        format!("{}{}", String::from_utf8_lossy(&output.stderr), String::from_utf8_lossy(&output.stdout));
+    assert!(told.contains("data_dir is in use"), "{told}");
+}
