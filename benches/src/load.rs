@@ -4,6 +4,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
+use tokio::task::JoinSet;
+
 /// What a load run saw.
 #[derive(Clone, Debug, Default)]
 pub struct Load {
@@ -44,30 +46,28 @@ where
 {
     let (work, stop) = (Arc::new(work), Arc::new(AtomicBool::new(false)));
     let started = Instant::now();
-    let tasks: Vec<_> = (0..clients)
-        .map(|client| {
-            let (work, stop) = (work.clone(), stop.clone());
-            tokio::spawn(async move {
-                let (mut latencies, mut failed) = (Vec::new(), 0);
-                for round in 0.. {
-                    if stop.load(Ordering::Relaxed) {
-                        break;
-                    }
-                    let begun = Instant::now();
-                    match work(client, round).await {
-                        true => latencies.push(begun.elapsed()),
-                        false => failed += 1,
-                    }
+    let mut tasks = JoinSet::new();
+    for client in 0..clients {
+        let (work, stop) = (work.clone(), stop.clone());
+        tasks.spawn(async move {
+            let (mut latencies, mut failed) = (Vec::new(), 0);
+            for round in 0.. {
+                if stop.load(Ordering::Relaxed) {
+                    break;
                 }
-                (latencies, failed)
-            })
-        })
-        .collect();
+                let begun = Instant::now();
+                match work(client, round).await {
+                    true => latencies.push(begun.elapsed()),
+                    false => failed += 1,
+                }
+            }
+            (latencies, failed)
+        });
+    }
     tokio::time::sleep(time).await;
     stop.store(true, Ordering::Relaxed);
     let mut load = Load::default();
-    for task in tasks {
-        let (latencies, failed) = task.await.unwrap();
+    for (latencies, failed) in tasks.join_all().await {
         load.latencies.extend(latencies);
         load.failed += failed;
     }

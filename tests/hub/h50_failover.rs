@@ -9,6 +9,7 @@ use holdfast_tests::eventually_async;
 use holdfast_tests::hub::{Cluster, PATIENCE};
 use holdfast_tests::oracle::{Login, settled};
 use serde_json::json;
+use tokio::task::JoinSet;
 
 /// The sweeper looks again a minute after it removed a user.
 const QUIET: Duration = Duration::from_secs(150);
@@ -79,10 +80,10 @@ async fn a_step_down_under_writers_loses_nothing() {
     let active = cluster.active().await;
     cluster.api(active).put("sys/mounts/kv", json!({"type": "kv"})).await.expect(204);
     let (stop, failed) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicUsize::new(0)));
-    let mut writers = Vec::new();
+    let mut writers = JoinSet::new();
     for writer in 0..32 {
         let (stop, failed, api) = (stop.clone(), failed.clone(), cluster.api(writer % 3));
-        writers.push(tokio::spawn(async move {
+        writers.spawn(async move {
             let mut written = Vec::new();
             for n in 0.. {
                 if stop.load(Ordering::Relaxed) {
@@ -98,7 +99,7 @@ async fn a_step_down_under_writers_loses_nothing() {
                 }
             }
             written
-        }));
+        });
     }
     for _ in 0..3 {
         let index = cluster.active().await;
@@ -110,11 +111,9 @@ async fn a_step_down_under_writers_loses_nothing() {
     }
     stop.store(true, Ordering::Relaxed);
     let mut total = 0;
-    for writer in writers {
-        for key in writer.await.unwrap() {
-            cluster.api(total % 3).get(&key).await.expect(200);
-            total += 1;
-        }
+    for key in writers.join_all().await.into_iter().flatten() {
+        cluster.api(total % 3).get(&key).await.expect(200);
+        total += 1;
     }
     assert_eq!(failed.load(Ordering::Relaxed), 0, "no answer but 204 and 503");
     assert!(total > 50, "only {total} writes were acknowledged");

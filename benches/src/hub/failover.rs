@@ -9,6 +9,7 @@ use holdfast_tests::db::PostgresServer;
 use holdfast_tests::hub::Cluster;
 use holdfast_tests::oracle::Login;
 use serde_json::json;
+use tokio::task::JoinSet;
 
 use crate::etcd::Etcd;
 use crate::load::percentile;
@@ -17,45 +18,36 @@ use crate::report::{Row, ms};
 /// When the loss happened, and each probe's end and outcome.
 struct Probe {
     stop: Arc<AtomicBool>,
-    tasks: Vec<tokio::task::JoinHandle<Vec<(Instant, bool)>>>,
+    tasks: JoinSet<Vec<(Instant, bool)>>,
 }
 
 impl Probe {
     /// Asks every 10 ms through each API; a slow answer does not hold up the next question.
     fn start(apis: Vec<Api>) -> Self {
         let stop = Arc::new(AtomicBool::new(false));
-        let tasks = apis
-            .into_iter()
-            .map(|api| {
-                let stop = stop.clone();
-                tokio::spawn(async move {
-                    let mut asked = Vec::new();
-                    while !stop.load(Ordering::Relaxed) {
-                        let api = api.clone();
-                        asked.push(tokio::spawn(async move {
-                            let issued = Login::issue(&api, "database/creds/app").await.is_some();
-                            (Instant::now(), issued)
-                        }));
-                        tokio::time::sleep(Duration::from_millis(10)).await;
-                    }
-                    let mut answers = Vec::new();
-                    for probe in asked {
-                        answers.push(probe.await.unwrap());
-                    }
-                    answers
-                })
-            })
-            .collect();
+        let mut tasks = JoinSet::new();
+        for api in apis {
+            let stop = stop.clone();
+            tasks.spawn(async move {
+                let mut asked = JoinSet::new();
+                while !stop.load(Ordering::Relaxed) {
+                    let api = api.clone();
+                    asked.spawn(async move {
+                        let issued = Login::issue(&api, "database/creds/app").await.is_some();
+                        (Instant::now(), issued)
+                    });
+                    tokio::time::sleep(Duration::from_millis(10)).await;
+                }
+                asked.join_all().await
+            });
+        }
         Self { stop, tasks }
     }
 
     /// All answers in order of their end.
     async fn finish(self) -> Vec<(Instant, bool)> {
         self.stop.store(true, Ordering::Relaxed);
-        let mut all = Vec::new();
-        for task in self.tasks {
-            all.extend(task.await.unwrap());
-        }
+        let mut all: Vec<_> = self.tasks.join_all().await.into_iter().flatten().collect();
         all.sort_by_key(|(at, _)| *at);
         all
     }

@@ -1,5 +1,8 @@
 //! P-07 and P-09: what many leases cost at a takeover and when they end together.
 
+use std::sync::Arc;
+use std::sync::atomic::AtomicUsize;
+use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
 use holdfast_tests::db::PostgresServer;
@@ -7,6 +10,7 @@ use holdfast_tests::eventually_async;
 use holdfast_tests::hub::{Cluster, PATIENCE};
 use holdfast_tests::oracle::Login;
 use serde_json::json;
+use tokio::task::JoinSet;
 
 use crate::load::{closed_loop, percentile};
 use crate::report::{Row, ms};
@@ -22,21 +26,17 @@ async fn cheap_role(cluster: &Cluster, database: &PostgresServer, ttl: &str) {
 
 async fn make(cluster: &Cluster, count: usize) {
     let api = cluster.api(cluster.active().await);
-    let left = std::sync::Arc::new(std::sync::atomic::AtomicUsize::new(count));
-    let tasks: Vec<_> = (0..64)
-        .map(|_| {
-            let (api, left) = (api.clone(), left.clone());
-            tokio::spawn(async move {
-                use std::sync::atomic::Ordering::Relaxed;
-                while left.fetch_update(Relaxed, Relaxed, |n| n.checked_sub(1)).is_ok() {
-                    while Login::issue(&api, "database/creds/cheap").await.is_none() {}
-                }
-            })
-        })
-        .collect();
-    for task in tasks {
-        task.await.unwrap();
+    let left = Arc::new(AtomicUsize::new(count));
+    let mut tasks = JoinSet::new();
+    for _ in 0..64 {
+        let (api, left) = (api.clone(), left.clone());
+        tasks.spawn(async move {
+            while left.fetch_update(Relaxed, Relaxed, |n| n.checked_sub(1)).is_ok() {
+                while Login::issue(&api, "database/creds/cheap").await.is_none() {}
+            }
+        });
     }
+    tasks.join_all().await;
 }
 
 async fn first_login_after_kill(cluster: &mut Cluster) -> Duration {
