@@ -74,7 +74,8 @@ done
 echo "[2/3] PostgreSQL: ready on 127.0.0.1:$port"
 
 echo "[3/3] Holdfast: $nodes hub node(s) on loopback; Ctrl-C ends everything and removes it"
-"$holdfast" dev --nodes "$nodes" --root-token "$token" \
-  --postgres "postgresql://holdfast:$password@127.0.0.1:$port/postgres" &
+# By the environment, so that the password is in nobody's list of processes.
+HOLDFAST_DEV_POSTGRES="postgresql://holdfast:$password@127.0.0.1:$port/postgres" \
+  "$holdfast" dev --nodes "$nodes" --root-token "$token" &
 platform_pid=$!
 wait "$platform_pid"

@@ -149,7 +149,7 @@ pub struct DevArgs {
     #[arg(long, default_value_t = 8200)]
     pub port: u16,
     /// URL of a PostgreSQL superuser; configures database/config/pg and the role database/creds/app.
-    #[arg(long, value_name = "URL")]
+    #[arg(long, value_name = "URL", env = "HOLDFAST_DEV_POSTGRES", hide_env_values = true)]
     pub postgres: Option<String>,
     /// The level of the nodes' logs, which go to a file each.
     #[arg(long, default_value = "info", value_name = "LEVEL")]
