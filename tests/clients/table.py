@@ -119,7 +119,7 @@ def policies_and_tokens():
     expect("capabilities", other.sys.get_capabilities([f"secret-{tag}/x"])["data"][f"secret-{tag}/x"], ["read"])
     renewed = other.auth.token.renew_self(increment="2h")["auth"]
     expect("renewed", renewed["lease_duration"] > 3600, True)
-    expect("by accessor", client.auth.token.lookup_accessor(made["accessor"])["data"]["display_name"], "token")
+    expect("by accessor", client.auth.token.lookup_accessor(made["accessor"])["data"]["display_name"], "token-token")
     client.auth.token.revoke(made["client_token"])
     refused("revoked", hvac.exceptions.Forbidden, lambda: other.auth.token.lookup_self())
     client.sys.delete_policy(name)

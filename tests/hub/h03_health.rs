@@ -29,7 +29,7 @@ async fn health_tells_each_state_and_takes_overrides() {
     assert_eq!(api.get("sys/health").await.expect(429).body["standby"], true);
     api.get("sys/health?standbyok=true").await.expect(200);
     api.get("sys/health?perfstandbyok=true&activecode=299").await.expect(299);
-    api.get("sys/health?standbycode=211&drsecondarycode=1&performancestandbycode=2").await.expect(211);
+    api.get("sys/health?standbycode=211&drsecondarycode=299&performancestandbycode=298").await.expect(211);
     assert!(api.send("HEAD", "sys/health", None).await.expect(429).bytes.is_empty());
 
     cluster.api(standby).put("sys/seal", json!({})).await.expect(204);

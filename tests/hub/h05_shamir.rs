@@ -62,7 +62,7 @@ async fn bad_seal_configurations_are_refused() {
         Node::prepare(cluster.dir(), 0, &Options { seal: Seal::Shamir(1, 1), ..Options::default() }, &[]);
     node.start();
     node.wait_listening().await;
-    for (shares, threshold) in [(0, 0), (1, 2), (5, 1), (256, 3), (3, 0)] {
+    for (shares, threshold) in [(0, 1), (1, 2), (5, 1), (256, 3), (3, 0)] {
         let body = json!({"secret_shares": shares, "secret_threshold": threshold});
         let reply = node.api().put("sys/init", body).await.expect(400);
         assert!(reply.errors()[0].starts_with("invalid seal configuration: "), "{:?}", reply.errors());
