@@ -98,7 +98,8 @@ pub trait Peers: Send + Sync + 'static {
         deadline: Instant,
     ) -> Result<Response<Body>, SendError>;
 
-    /// Closes the connections for forwarded requests to a node that leads no longer.
+    /// Sends nothing more on the connections for forwarded requests to a node that leads no longer, and closes
+    /// them: what is under way has a moment left to be answered.
     fn close(&self, address: &str);
 
     /// Closes the cluster port and every connection; what is under way may finish for a moment.

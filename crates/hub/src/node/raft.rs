@@ -29,6 +29,9 @@ use crate::store::{self, OpenStore, RaftTiming, StoreObserver};
 /// How long connections of the cluster port may go on once it closes.
 const CLOSE: Duration = Duration::from_secs(2);
 
+/// How long requests may still wait for a node that leads no longer: it answers them as a standby, or is gone.
+const GRACE: Duration = Duration::from_secs(1);
+
 /// Opens raft stores.
 pub struct RaftBackend {
     listen: String,
@@ -144,7 +147,7 @@ impl Peers for RaftPeers {
     }
 
     fn close(&self, address: &str) {
-        self.pool.close(address, Some(ALPN));
+        self.pool.retire(address, ALPN, GRACE);
     }
 
     async fn shutdown(&self) {

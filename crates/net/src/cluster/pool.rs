@@ -164,6 +164,19 @@ impl PeerPool {
         });
     }
 
+    /// Takes the connection to `address` for `alpn` out of use: nothing new goes on it, and what is under way has
+    /// `grace` left before it is cut.
+    pub fn retire(&self, address: &str, alpn: &str, grace: std::time::Duration) {
+        let slot = self.shared.slots.lock().remove(&(address.to_owned(), alpn.to_owned()));
+        let connection =
+            slot.and_then(|slot| slot.borrow().as_ref().and_then(|dialled| dialled.clone().ok()));
+        let Some(connection) = connection else { return };
+        self.shared.tasks.spawn_until_cancelled("cluster-retire", async move {
+            tokio::time::sleep(grace).await;
+            connection.close();
+        });
+    }
+
     fn slot(&self, address: &str, alpn: &str) -> watch::Receiver<Dialled> {
         let key = (address.to_owned(), alpn.to_owned());
         let mut slots = self.shared.slots.lock();
