@@ -134,8 +134,7 @@ pub async fn delete(place: &Place<'_>, name: &str) -> Result<Response, ApiError>
     // From here on nothing new can refer to it, so the count only falls.
     let count = names::count(&place.cx.storage, &record.mount_uuid, &record.id)?;
     if count == 0 {
-        connection::collect(&place.cx.storage, &record.queue()).await?;
-        place.databases().instances.retire(&record.id);
+        place.databases().collect(&place.cx.storage, &record.queue()).await?;
         return Ok(Response::no_content());
     }
     let warning = format!(

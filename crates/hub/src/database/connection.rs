@@ -75,18 +75,20 @@ pub fn by_name(place: &Place<'_>, name: &str) -> Result<Option<Named>, ApiError>
     Ok(record.map(|connection| Named { pointer, connection }))
 }
 
-/// Forgets a deleted configuration once nothing refers to it any more.
-pub async fn collect(storage: &Storage, queue: &Queue) -> Result<(), StorageError> {
-    let Some(found) = by_queue(storage, queue)? else { return Ok(()) };
+/// Forgets a deleted configuration once nothing refers to it any more. Says whether it is gone: its driver may be
+/// retired then.
+pub async fn collect(storage: &Storage, queue: &Queue) -> Result<bool, StorageError> {
+    let Some(found) = by_queue(storage, queue)? else { return Ok(true) };
     if !found.value.deleted || names::count(storage, &queue.mount_uuid, &queue.config_id)? > 0 {
-        return Ok(());
+        return Ok(false);
     }
     let key = found.value.key();
     let mut txn = storage.txn();
     txn.require_version(&key, found.version);
     txn.delete(&key);
     match txn.commit().await {
-        Err(error) if !error.is_conflict() => Err(error),
-        _ => Ok(()),
+        Ok(_) => Ok(true),
+        Err(error) if error.is_conflict() => Ok(false),
+        Err(error) => Err(error),
     }
 }

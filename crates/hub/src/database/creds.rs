@@ -168,6 +168,7 @@ fn lease_of(
         renewed: None,
         default_ttl: checked.times.default,
         max_ttl: checked.times.max,
+        not_after: request.token.as_deref().and_then(|token| ttl::token_limit(now, token)),
         renewable: true,
         due: expires,
         revocation: Revocation::default(),

@@ -27,9 +27,11 @@ use std::sync::Arc;
 use async_trait::async_trait;
 
 use crate::error::ApiError;
+use crate::lease::record::Queue;
 use crate::lease::{Mailbox, Running};
 use crate::logical::{Cx, Engine, Operation, Request, Response};
 use crate::mount::MountEntry;
+use crate::storage::{Storage, StorageError};
 use instances::Instances;
 pub use paths::Place;
 
@@ -44,6 +46,16 @@ pub struct Databases {
     pub sweep_limits: holdfast_core::intent::Limits,
     /// Passwords that are being changed.
     pub rotating: Running<String>,
+}
+
+impl Databases {
+    /// Forgets a deleted configuration, and its driver, once nothing refers to it any more.
+    pub async fn collect(&self, storage: &Storage, queue: &Queue) -> Result<(), StorageError> {
+        if connection::collect(storage, queue).await? {
+            self.instances.retire(&queue.config_id);
+        }
+        Ok(())
+    }
 }
 
 /// The engine behind every database mount.
@@ -110,7 +122,7 @@ impl Engine for Database {
         let place = Place::new(cx, mount);
         for name in place.storage.scan_keys(statics::KEYS, None, usize::MAX)? {
             let name = name.strip_prefix(statics::KEYS).unwrap_or(&name);
-            statics::remove(&cx.storage, &mount.uuid, name).await?;
+            statics::remove(&cx.hub, &cx.storage, &mount.uuid, name).await?;
         }
         for name in place.storage.scan_keys(connection::NAMES, None, usize::MAX)? {
             let name = name.strip_prefix(connection::NAMES).unwrap_or(&name);

@@ -8,6 +8,7 @@ use super::paths::{Place, UNIQUE_NAMES, check_name, statements};
 use super::rotation::{self, Rotation};
 use super::{config, connection, names, role};
 use crate::error::ApiError;
+use crate::hub::Hub;
 use crate::lease::Wall;
 use crate::lease::record::Queue;
 use crate::logical::{Data, Operation, Request, Response};
@@ -180,7 +181,7 @@ async fn create(place: &Place<'_>, data: &Data, name: &str) -> Result<Response, 
         Err(failed) => {
             // A role whose user was provably left as it was is not kept; else the queue finds out what happened.
             if failed.is_definite() {
-                remove(&cx.storage, &place.mount.uuid, name).await?;
+                remove(&cx.hub, &cx.storage, &place.mount.uuid, name).await?;
             }
             Err(failed.into_api())
         }
@@ -228,12 +229,12 @@ fn merge(role: &mut StaticRole, data: &Data) -> Result<(), ApiError> {
 
 async fn delete(place: &Place<'_>, name: &str) -> Result<Response, ApiError> {
     let _held = place.databases().rotating.take(&rotation::lock(&place.mount.uuid, name)).await;
-    remove(&place.cx.storage, &place.mount.uuid, name).await?;
+    remove(&place.cx.hub, &place.cx.storage, &place.mount.uuid, name).await?;
     Ok(Response::no_content())
 }
 
 /// Removes a static role; its user stays as it is.
-pub async fn remove(storage: &Storage, mount_uuid: &str, name: &str) -> Result<(), ApiError> {
+pub async fn remove(hub: &Hub, storage: &Storage, mount_uuid: &str, name: &str) -> Result<(), ApiError> {
     let Some(stored) = read_record(storage, mount_uuid, name)? else { return Ok(()) };
     let role = &stored.value;
     let mut txn: Txn<'_> = storage.txn();
@@ -242,7 +243,7 @@ pub async fn remove(storage: &Storage, mount_uuid: &str, name: &str) -> Result<(
     txn.delete(&role.name_key());
     rotation::remove(&mut txn, role);
     txn.commit().await?;
-    connection::collect(storage, &role.queue()).await?;
+    hub.leases.databases().collect(storage, &role.queue()).await?;
     Ok(())
 }
 

@@ -15,7 +15,7 @@ use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
 use super::intent::{self, INTENTS, Intent, With};
-use super::{connection, removal};
+use super::removal;
 use crate::hub::Hub;
 use crate::lease::Wall;
 use crate::lease::record::Queue;
@@ -132,9 +132,9 @@ impl Shell {
             Effect::Load(_) => self.load(),
             Effect::Reread(key) => self.reread(key),
             Effect::Write(batch) => {
-                let (storage, done) = (self.storage.clone(), self.done.clone());
+                let (hub, storage, done) = (Arc::clone(&self.hub), self.storage.clone(), self.done.clone());
                 self.tasks.spawn("write", async move {
-                    let written = write(&storage, batch).await;
+                    let written = write(&hub, &storage, batch).await;
                     // The receiver is gone when the term is over.
                     drop(done.send(Event::Written { batch, written }).await);
                 });
@@ -207,7 +207,7 @@ impl Shell {
     }
 }
 
-async fn write(storage: &Storage, batch: Batch) -> Written {
+async fn write(hub: &Hub, storage: &Storage, batch: Batch) -> Written {
     let result = async {
         let Some(found) = intent::read(storage, batch.key)? else { return Ok(Written::Refused) };
         if Some(found.value.state) != batch.from {
@@ -216,7 +216,7 @@ async fn write(storage: &Storage, batch: Batch) -> Written {
         let login = found.value.login.clone();
         intent::advance(storage, batch, &found, With::Nothing, |_| ()).await?;
         if batch.to == holdfast_core::intent::Next::Nothing {
-            connection::collect(storage, &login.queue()).await?;
+            hub.leases.databases().collect(storage, &login.queue()).await?;
         }
         Ok::<_, StorageError>(Written::Applied)
     };

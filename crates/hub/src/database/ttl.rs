@@ -46,6 +46,11 @@ pub fn grant(wanted: u64, now: Wall, limit: Wall, token: Option<&Token>) -> Gran
     granted
 }
 
+/// The end of the longest life that a token can have. It never moves out, so it holds for renewals too.
+pub fn token_limit(now: Wall, token: &Token) -> Option<Wall> {
+    Tokens::longest_life(token, now.millis().div_euclid(1000)).map(|longest| now.after_secs(longest))
+}
+
 fn cap_by_token(granted: &mut Granted, now: Wall, token: &Token) {
     let now = now.millis().div_euclid(1000);
     if let Some(longest) = Tokens::longest_life(token, now)

@@ -218,9 +218,9 @@ impl Shell {
             Effect::Read { after, limit } => self.read(after, limit),
             Effect::Start { id, term } => self.start(id, term),
             Effect::Delete { id, .. } => {
-                let (storage, done) = (self.storage.clone(), self.done.clone());
+                let (hub, storage, done) = (Arc::clone(&self.hub), self.storage.clone(), self.done.clone());
                 self.tasks.spawn("delete", async move {
-                    let (applied, again) = delete(&storage, &id).await;
+                    let (applied, again) = delete(&hub, &storage, &id).await;
                     drop(done.send(Done::Stored { id, applied, again }).await);
                 });
             }
@@ -313,7 +313,7 @@ async fn attempt(
 
 /// Deletes a lease whose user is gone. Says whether that is in the store, and when a lease that was renewed instead
 /// will be due.
-async fn delete(storage: &Storage, id: &LeaseId) -> (bool, Option<Wall>) {
+async fn delete(hub: &Hub, storage: &Storage, id: &LeaseId) -> (bool, Option<Wall>) {
     for _ in 0..TRIES {
         let lease = match index::read(storage, id) {
             Ok(Some(lease)) => lease,
@@ -328,7 +328,8 @@ async fn delete(storage: &Storage, id: &LeaseId) -> (bool, Option<Wall>) {
         match txn.commit().await {
             Ok(_) => {
                 // A deleted configuration goes with its last lease; if this fails, the next change finds it.
-                drop(connection::collect(storage, &lease.value.login.queue()).await);
+                let queue = lease.value.login.queue();
+                drop(hub.leases.databases.collect(storage, &queue).await);
                 return (true, None);
             }
             Err(error) if error.is_conflict() => {}

@@ -26,6 +26,9 @@ pub struct Lease {
     pub default_ttl: u64,
     /// Seconds after `issued` beyond which no renewal goes.
     pub max_ttl: u64,
+    /// The end of the longest life that its token can have, which no renewal passes; none when nothing bounds it.
+    #[serde(default)]
+    pub not_after: Option<Wall>,
     /// Whether it can be renewed.
     pub renewable: bool,
     /// Where it stands in the index of what is due: its end, or the time of the next attempt to revoke it.

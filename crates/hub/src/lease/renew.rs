@@ -44,6 +44,7 @@ impl Leases {
         let token = token_of(cx, &before.value)?;
         let wanted = if increment == 0 { times.default } else { increment };
         let limit = before.value.issued.after_secs(times.max);
+        let limit = before.value.not_after.map_or(limit, |end| end.min(limit));
         let granted = ttl::grant(wanted, now, limit, token.as_ref());
         if granted.ttl == 0 {
             return Err(ApiError::invalid("past the max TTL, cannot renew"));

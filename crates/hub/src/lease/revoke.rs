@@ -12,7 +12,7 @@ use super::id::LeaseId;
 use super::mailbox::{Mail, Outcome};
 use super::record::Lease;
 use super::{Leases, index};
-use crate::database::{connection, removal};
+use crate::database::removal;
 use crate::error::ApiError;
 use crate::logical::Cx;
 use crate::storage::{StorageError, Stored};
@@ -127,7 +127,7 @@ impl Leases {
                 Err(error) if error.is_conflict() => continue,
                 done => done.map_err(ApiError::from)?,
             };
-            connection::collect(&cx.storage, &login.queue()).await?;
+            self.databases.collect(&cx.storage, &login.queue()).await?;
             break;
         }
         drop(held);

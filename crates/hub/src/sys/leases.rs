@@ -35,7 +35,7 @@ pub async fn handle(cx: &Cx, rest: &str, request: &Request) -> Result<Response, 
         ("revoke", _) if write => revoke(cx, named, request).await,
         ("revoke-prefix", _) if write => revoke_prefix(cx, named, request).await,
         ("revoke-force", _) if write => {
-            cx.hub.leases.revoke_force(cx, prefix(named)?).await?;
+            cx.hub.leases.revoke_force(cx, &prefix(cx, named)?).await?;
             Ok(Response::no_content())
         }
         ("" | "count" | "lookup" | "renew" | "revoke" | "revoke-prefix" | "revoke-force", _) => {
@@ -121,17 +121,19 @@ async fn revoke(cx: &Cx, named: &str, request: &Request) -> Result<Response, Api
     }
 }
 
-/// A prefix ends where a path segment does, so that `a` does not mean `ab`.
-fn prefix(named: &str) -> Result<&str, ApiError> {
-    if named.trim_matches('/').is_empty() {
+/// A prefix ends where a path segment does, so that `a` does not mean `ab`; or it is one lease.
+fn prefix(cx: &Cx, named: &str) -> Result<String, ApiError> {
+    let path = named.trim_matches('/');
+    if path.is_empty() {
         return Err(ApiError::invalid("a prefix must be specified"));
     }
-    Ok(named.trim_start_matches('/'))
+    let one = index::read(&cx.storage, &LeaseId::from_client(path))?.is_some();
+    Ok(if one { path.to_owned() } else { format!("{path}/") })
 }
 
 async fn revoke_prefix(cx: &Cx, named: &str, request: &Request) -> Result<Response, ApiError> {
     let sync = sync(request)?;
-    let failed = cx.hub.leases.revoke_below(cx, prefix(named)?, sync).await?;
+    let failed = cx.hub.leases.revoke_below(cx, &prefix(cx, named)?, sync).await?;
     match failed.first() {
         None if sync => Ok(Response::no_content()),
         None => Ok(Response::empty(202)),

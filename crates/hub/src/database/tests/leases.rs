@@ -50,6 +50,33 @@ async fn renewing_moves_the_database_first_and_is_capped() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_renewal_never_passes_the_end_of_a_token_that_has_no_record() {
+    let world = World::new().await;
+    let ends = jiff::Timestamp::now().as_second() + 100;
+    let batch = Token { expires: Some(ends), renewable: false, ..Token::default() };
+    let answer = world.call_as(&world.cx(), Some(batch), Operation::Read, "creds/r", json!({})).await;
+    let id = logical(answer.unwrap()).lease.unwrap().id;
+    let renewed = world.sys(Operation::Write, "renew", json!({"lease_id": id, "increment": "2h"})).await;
+    let renewed = logical(renewed.unwrap());
+    assert!(renewed.lease.unwrap().duration <= 101);
+    assert_eq!(renewed.warnings.len(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_prefix_ends_where_a_segment_does() {
+    let mut world = World::new().await;
+    world.start();
+    let id = lease(&world).await;
+    for other in ["data", "database/cre", "database/creds/r/x"] {
+        let path = format!("revoke-prefix/{other}");
+        world.sys(Operation::Write, &path, json!({"sync": true})).await.unwrap();
+        assert_eq!(world.leases().len(), 1, "{other}");
+    }
+    world.sys(Operation::Write, &format!("revoke-prefix/{id}"), json!({"sync": true})).await.unwrap();
+    assert_eq!(world.leases().len(), 0);
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_renewal_that_the_database_refuses_changes_nothing() {
     let world = World::new().await;
     let id = lease(&world).await;
