@@ -114,7 +114,7 @@ def policies_and_tokens():
     expect("token meta", found["meta"], {"team": "a"})
     expect("token ttl", 3500 < found["ttl"] <= 3600, True)
     other = hvac.Client(url=address, token=made["client_token"])
-    expect("own lookup", other.auth.token.lookup_self()["data"]["accessor"], made["accessor"])
+    expect("own lookup", other.auth.token.lookup_self()["data"]["accessor"] == made["accessor"], True)
     refused("policy holds", hvac.exceptions.Forbidden, lambda: other.sys.list_policies())
     expect("capabilities", other.sys.get_capabilities([f"secret-{tag}/x"])["data"][f"secret-{tag}/x"], ["read"])
     renewed = other.auth.token.renew_self(increment="2h")["auth"]
@@ -180,12 +180,12 @@ def database():
     expect("creds", (made["renewable"], made["lease_duration"], sorted(made["data"])), (True, 3600, ["password", "username"]))
     lease = made["lease_id"]
     expect("lease path", lease.startswith(f"{mount}/creds/app/"), True)
-    expect("lease lookup", client.sys.read_lease(lease)["data"]["id"], lease)
+    expect("lease lookup", client.sys.read_lease(lease)["data"]["id"] == lease, True)
     renewed = client.sys.renew_lease(lease, increment=7200)
     expect("lease renewed", renewed["lease_duration"], 7200)
     client.sys.revoke_lease(lease)
     client.sys.disable_secrets_engine(mount)
-    refused("mount gone", hvac.exceptions.InvalidPath, lambda: client.read(f"{mount}/config/pg"))
+    expect("mount gone", client.read(f"{mount}/config/pg"), None)
 
 
 for part in (system, kv_versions, kv_plain, policies_and_tokens, login_methods, wrapping, database):

@@ -134,7 +134,12 @@ impl Printer {
         if self.json {
             return self.value(&Value::Object(map.clone()));
         }
-        self.line(table(&["Key", "Value"], map.iter().map(|(k, v)| vec![k.clone(), cell(v)])));
+        self.pairs(map.iter().map(|(k, v)| (k.clone(), v.clone())));
+    }
+
+    /// Prints keys and values in the order given.
+    pub fn pairs(self, pairs: impl IntoIterator<Item = (String, Value)>) {
+        self.line(table(&["Key", "Value"], pairs.into_iter().map(|(k, v)| vec![k, cell(&v)])));
     }
 
     /// Prints a done message; nothing in JSON mode.
@@ -182,42 +187,45 @@ fn find_field(answer: &Answer, field: &str) -> Option<Value> {
     found.next().cloned()
 }
 
-/// The members that people want to see of an envelope.
-fn flatten(answer: &Answer) -> Map<String, Value> {
-    let mut map = Map::new();
+/// The members that people want to see of an envelope, the lease or token first.
+fn flatten(answer: &Answer) -> Vec<(String, Value)> {
     if let Some(auth) = answer.auth().as_object() {
-        for (from, to) in [
-            ("client_token", "token"),
-            ("accessor", "token_accessor"),
-            ("lease_duration", "token_duration"),
-            ("renewable", "token_renewable"),
-            ("token_policies", "token_policies"),
-            ("policies", "policies"),
-        ] {
-            map.insert(to.to_owned(), auth.get(from).cloned().unwrap_or(Value::Null));
-        }
-        if let Some(meta) = auth.get("metadata").and_then(Value::as_object) {
-            map.extend(meta.iter().map(|(k, v)| (format!("token_meta_{k}"), v.clone())));
-        }
-        return map;
+        return flatten_auth(auth);
     }
     if let Some(wrap) = answer.member("wrap_info").as_object() {
-        map.extend(wrap.iter().map(|(k, v)| (format!("wrapping_{k}"), v.clone())));
-        return map;
+        return wrap.iter().map(|(k, v)| (format!("wrapping_{k}"), v.clone())).collect();
     }
+    let mut pairs = Vec::new();
     if answer.member("lease_id").as_str().is_some_and(|id| !id.is_empty()) {
-        for key in ["lease_id", "lease_duration", "renewable"] {
-            map.insert(format!("lease_{}", key.trim_start_matches("lease_")), answer.member(key).clone());
+        for (from, to) in
+            [("lease_id", "lease_id"), ("lease_duration", "lease_duration"), ("renewable", "lease_renewable")]
+        {
+            pairs.push((to.to_owned(), answer.member(from).clone()));
         }
     }
-    match answer.data() {
-        Value::Object(data) => map.extend(data.clone()),
-        _ if answer.member("request_id").is_null() => {
-            map.extend(answer.body.as_object().cloned().unwrap_or_default())
-        }
-        _ => {}
-    }
-    map
+    let rest = match answer.data() {
+        Value::Object(data) => Some(data),
+        _ if answer.member("request_id").is_null() => answer.body.as_object(),
+        _ => None,
+    };
+    pairs.extend(rest.into_iter().flatten().map(|(k, v)| (k.clone(), v.clone())));
+    pairs
+}
+
+fn flatten_auth(auth: &Map<String, Value>) -> Vec<(String, Value)> {
+    const MEMBERS: [(&str, &str); 6] = [
+        ("client_token", "token"),
+        ("accessor", "token_accessor"),
+        ("lease_duration", "token_duration"),
+        ("renewable", "token_renewable"),
+        ("token_policies", "token_policies"),
+        ("policies", "policies"),
+    ];
+    let member = |(from, to): (&str, &str)| (to.to_owned(), auth.get(from).cloned().unwrap_or(Value::Null));
+    let mut pairs: Vec<_> = MEMBERS.into_iter().map(member).collect();
+    let meta = auth.get("metadata").and_then(Value::as_object);
+    pairs.extend(meta.into_iter().flatten().map(|(k, v)| (format!("token_meta_{k}"), v.clone())));
+    pairs
 }
 
 #[cfg(test)]
@@ -236,8 +244,8 @@ mod tests {
     fn a_lease_comes_before_its_data() {
         let body = json!({"request_id": "x", "lease_id": "db/creds/a/1", "lease_duration": 60, "renewable": true,
             "data": {"username": "u"}, "auth": null});
-        let map = flatten(&Answer { status: 200, body });
-        let keys: Vec<_> = map.keys().map(String::as_str).collect();
-        assert_eq!(keys, ["lease_duration", "lease_id", "lease_renewable", "username"]);
+        let pairs = flatten(&Answer { status: 200, body });
+        let keys: Vec<_> = pairs.iter().map(|(key, _)| key.as_str()).collect();
+        assert_eq!(keys, ["lease_id", "lease_duration", "lease_renewable", "username"]);
     }
 }

@@ -21,7 +21,7 @@ pub async fn run(session: &Session) -> Outcome {
     if session.print.json {
         session.print.value(&Value::Object(body));
     } else {
-        session.print.object(&rows(&body));
+        session.print.pairs(rows(&body));
     }
     Ok(ExitCode::from(if sealed { 2 } else { 0 }))
 }
@@ -29,10 +29,10 @@ pub async fn run(session: &Session) -> Outcome {
 /// Prints the answer of an unseal step.
 pub fn print_seal(session: &Session, answer: &Answer) {
     let body = answer.body.as_object().cloned().unwrap_or_default();
-    if session.print.json { session.print.value(&answer.body) } else { session.print.object(&rows(&body)) }
+    if session.print.json { session.print.value(&answer.body) } else { session.print.pairs(rows(&body)) }
 }
 
-fn rows(body: &Map<String, Value>) -> Map<String, Value> {
+fn rows(body: &Map<String, Value>) -> Vec<(String, Value)> {
     const ROWS: [(&str, &str); 14] = [
         ("type", "Seal Type"),
         ("initialized", "Initialized"),
