@@ -14,6 +14,9 @@ mod service;
 mod tracked;
 mod wire;
 
+#[cfg(test)]
+mod tests;
+
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
