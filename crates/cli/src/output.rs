@@ -162,11 +162,11 @@ impl Printer {
             self.value(&answer.body);
             return Ok(());
         }
-        let map = flatten(answer);
-        if map.is_empty() {
-            self.done(done)
+        let pairs = flatten(answer);
+        if pairs.is_empty() {
+            self.done(done);
         } else {
-            self.object(&map)
+            self.pairs(pairs);
         }
         Ok(())
     }
