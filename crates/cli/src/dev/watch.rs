@@ -7,7 +7,7 @@ use anyhow::Result;
 use holdfast_client::Client;
 use tokio::time::{Instant, sleep};
 
-use super::nodes::Nodes;
+use super::nodes::{Node, Nodes};
 use crate::output::Printer;
 
 /// How long a lost node stays away: long enough to see that the others go on without it.
@@ -16,16 +16,22 @@ const ABSENCE: Duration = Duration::from_secs(10);
 /// Watches until the caller stops it.
 pub async fn run(nodes: &mut Nodes, print: Printer) -> Result<()> {
     let origin = Instant::now();
-    let mut watch = Watch { origin, active: None, lost_at: None, away: BTreeMap::new(), print };
+    let clients = nodes.iter().map(probe).collect::<Result<Vec<_>>>()?;
+    let mut watch = Watch { origin, clients, active: None, lost_at: None, away: BTreeMap::new(), print };
     loop {
         watch.look_at_processes(nodes)?;
-        watch.look_for_active(nodes).await?;
+        watch.look_for_active(nodes).await;
         sleep(Duration::from_millis(50)).await;
     }
 }
 
+fn probe(node: &Node) -> Result<Client> {
+    Ok(Client::builder().addresses([node.api()]).timeout(Duration::from_millis(300)).build()?)
+}
+
 struct Watch {
     origin: Instant,
+    clients: Vec<Client>,
     active: Option<usize>,
     lost_at: Option<Instant>,
     away: BTreeMap<usize, Instant>,
@@ -64,20 +70,22 @@ impl Watch {
         Ok(())
     }
 
-    async fn look_for_active(&mut self, nodes: &Nodes) -> Result<()> {
-        for (index, node) in nodes.iter().enumerate().filter(|(_, node)| node.pid().is_some()) {
-            let client =
-                Client::builder().addresses([node.api()]).timeout(Duration::from_millis(300)).build()?;
-            if client.read("sys/health").await.is_ok() {
+    async fn look_for_active(&mut self, nodes: &Nodes) {
+        // The one that was active last is asked first: at rest that is the only question.
+        let order = self.active.into_iter().chain(0..self.clients.len());
+        for index in order {
+            let (Some(client), Some(node)) = (self.clients.get(index), nodes.iter().nth(index)) else {
+                continue;
+            };
+            if node.pid().is_some() && client.read("sys/health").await.is_ok() {
                 self.found(index, &node.id);
-                return Ok(());
+                return;
             }
         }
         if self.active.take().is_some() {
             self.lost_at = Some(Instant::now());
             self.tell("no node is active");
         }
-        Ok(())
     }
 
     fn found(&mut self, index: usize, id: &str) {
