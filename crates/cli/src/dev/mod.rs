@@ -126,8 +126,13 @@ fn announce(args: &DevArgs, home: &Home, nodes: &Nodes, access: &Access, print: 
     print.line(format!("\n  export HOLDFAST_ADDR={}", addresses.join(",")));
     print.line(format!("  export HOLDFAST_TOKEN={}", access.root_token()));
     print.line("  holdfast status");
-    match args.postgres {
-        Some(_) => print.line("  holdfast read database/creds/app"),
+    match &args.postgres {
+        Some(url) => {
+            print.line("  holdfast read database/creds/app");
+            // The part after the superuser's own login.
+            let place = url.rsplit_once('@').map_or(url.as_str(), |(_, place)| place);
+            print.line(format!("  psql postgresql://USERNAME:PASSWORD@{place}"));
+        }
         None => print.line("  holdfast kv put secret/hello who=world"),
     }
     print.line("\nKill a node with `kill -9 PROCESS` and ask again: what happens is shown below. Ctrl-C ends everything.\n");
