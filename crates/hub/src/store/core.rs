@@ -23,7 +23,7 @@ use super::members;
 use super::network::Network;
 use super::peers::{self, Peers};
 use super::propose::Waiting;
-use super::rpc::{RAFT_ALPN, Status};
+use super::rpc::Status;
 use super::state::StateHandle;
 use super::stepdown::Ask;
 use super::timing::RaftTiming;
@@ -160,13 +160,6 @@ fn take(core: &Arc<Core>, own: u64, before: Option<&Metrics>, now: &Metrics) {
     let old_term = before.map_or(0, |before| before.vote.leader_id.term);
     if old_term != term.into_inner() {
         core.gate.term_changed(term);
-    }
-    let old_leader = before.and_then(|before| before.current_leader);
-    if let Some(former) = old_leader.filter(|former| Some(*former) != now.current_leader && *former != own)
-        && let Some(peer) = now.membership_config.membership().get_node(&former)
-    {
-        // What waits there for an answer would wait for a node that does not lead any more.
-        core.pool.close_others(&peer.address.cluster, RAFT_ALPN);
     }
 }
 
