@@ -84,20 +84,45 @@ impl Exchange {
     async fn checked(&mut self, handler: Handler) -> Result<Response, ApiError> {
         let route = self.route()?;
         self.check_rate(route.as_ref())?; // 5
-        self.check_namespace()?; // 6
-        let mut decision = None;
-        if !self.is_open(route.as_ref()) {
-            // 7
-            self.authenticate()?; // 8
-            decision = Some(self.authorize(route.as_ref()).await?); // 9
+        if let Err(refusal) = self.admit(route.as_ref()).await {
+            self.audit_refusal(route.as_ref(), &refusal).await;
+            return Err(refusal);
         }
-        self.check_wrap(route.as_ref(), decision.as_ref())?; // 10
         self.audit_request(route.as_ref()).await?; // 11
         let result = self.execute(route.as_ref(), handler).await; // 12, 13, 14
         let result = self.audit_response(route.as_ref(), result).await; // 15
         let result = self.wrap(result).await; // 16
         self.finish_use().await;
         result
+    }
+
+    /// Whether the caller may do this at all.
+    async fn admit(&mut self, route: Option<&Route>) -> Result<(), ApiError> {
+        self.check_namespace()?; // 6
+        let mut decision = None;
+        if !self.is_open(route) {
+            // 7
+            self.authenticate()?; // 8
+            decision = Some(self.authorize(route).await?); // 9
+        }
+        self.check_wrap(route, decision.as_ref()) // 10
+    }
+
+    /// Records who was refused what. Nothing is executed either way, so a device that fails changes no answer; what
+    /// the next leader will judge is left to it.
+    async fn audit_refusal(&self, route: Option<&Route>, refusal: &ApiError) {
+        if refusal.kind() == Kind::NotLeader {
+            return;
+        }
+        let audit = &self.cx.hub.audit;
+        let entry = self.entry(route, None, Some(refusal));
+        let recorded = match audit.request(&entry).await {
+            Ok(()) => audit.response(&entry).await,
+            failed => failed,
+        };
+        if let Err(error) = recorded {
+            tracing::warn!(request = %self.request.id, %error, "a refusal was not recorded");
+        }
     }
 
     fn route(&mut self) -> Result<Option<Route>, ApiError> {
