@@ -215,10 +215,14 @@ pub enum Raft {
         #[arg(long)]
         non_voter: bool,
     },
-    /// Wipe the addressed node and let it join again.
+    /// Wipe the addressed node, which its cluster has removed, and let it join again.
+    #[command(after_help = "Example:\n  holdfast operator raft rejoin https://hub-1:8200 -yes")]
     Rejoin {
         /// API URL of any unsealed node of the cluster.
         leader: String,
+        /// PEM file with the authority of the leader's certificate.
+        #[arg(long, value_name = "FILE")]
+        leader_ca_cert: Option<PathBuf>,
         /// Really wipe it.
         #[arg(long)]
         yes: bool,

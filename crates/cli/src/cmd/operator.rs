@@ -93,11 +93,11 @@ async fn raft(session: &Session, command: Raft) -> Outcome {
         Raft::Join { leader, leader_ca_cert, non_voter } => {
             join(session, leader, leader_ca_cert, non_voter, false).await
         }
-        Raft::Rejoin { leader, yes } => {
+        Raft::Rejoin { leader, leader_ca_cert, yes } => {
             if !yes {
                 return Err(anyhow!("this wipes the data of the addressed node; add --yes to go on").into());
             }
-            join(session, leader, None, false, true).await
+            join(session, leader, leader_ca_cert, false, true).await
         }
         Raft::ListPeers => list_peers(session).await,
         Raft::RemovePeer { id } => change("sys/storage/raft/remove-peer", id, "The member is removed.").await,
@@ -112,15 +112,15 @@ async fn join(
     leader: String,
     ca_cert: Option<std::path::PathBuf>,
     non_voter: bool,
-    wipe: bool,
+    rejoin: bool,
 ) -> Outcome {
     let mut body = json!({"leader_api_addr": leader, "non_voter": non_voter});
     if let (Some(file), Some(map)) = (ca_cert, body.as_object_mut()) {
         let pem = std::fs::read_to_string(&file).with_context(|| format!("cannot read {file:?}"))?;
         map.insert("leader_ca_cert".into(), pem.into());
     }
-    if let (true, Some(map)) = (wipe, body.as_object_mut()) {
-        map.insert("wipe".into(), true.into());
+    if let (true, Some(map)) = (rejoin, body.as_object_mut()) {
+        map.insert("rejoin".into(), true.into());
     }
     let answer = session.client.write("sys/storage/raft/join", &body).await?;
     session.print.answer(&answer, None, "Joined.")?;

@@ -56,7 +56,8 @@ pub async fn bootstrap(node: &Arc<Node>, step: Bootstrap, data: Data) -> Result<
     let reply = match step {
         Bootstrap::Challenge => {
             let server_id = data.required("server_id", "server_id must be specified")?;
-            serde_json::to_value(node.challenge(&server_id)?)
+            let nonce = data.string("nonce")?.unwrap_or_default();
+            serde_json::to_value(node.challenge(&server_id, &nonce)?)
         }
         Bootstrap::Answer => {
             let answer: Answer = serde_json::from_value(Value::Object(data.into_map()))

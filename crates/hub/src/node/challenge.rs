@@ -11,6 +11,7 @@ use tokio::time::Instant;
 use zeroize::Zeroizing;
 
 use super::Node;
+use crate::barrier::keyring::SecretKey;
 use crate::barrier::seal::{SealPublic, SealRecord};
 use crate::cluster::{ClusterError, NodeAddress, NodeName};
 use crate::config::{is_host_port, is_url};
@@ -32,6 +33,11 @@ struct Challenge {
     since: Instant,
 }
 
+/// What the standing of a node is bound to, followed by the name and the nonce of the node that asks.
+const STANDING: &[u8] = b"holdfast/join/standing/";
+const MEMBER: &[u8] = b"member";
+const STRANGER: &[u8] = b"stranger";
+
 /// What a joining node is told.
 #[derive(Debug, Deserialize, Serialize)]
 pub struct ChallengeReply {
@@ -39,6 +45,26 @@ pub struct ChallengeReply {
     pub seal: SealPublic,
     /// 32 random bytes under the root key, base64.
     pub challenge: String,
+    /// Whether the node is a member, under the root key and bound to the nonce of its question, base64.
+    #[serde(default)]
+    pub standing: String,
+}
+
+impl ChallengeReply {
+    /// Whether the cluster counts the node `server_id` as a member; none when the word is not that of the holder of
+    /// `root` on this very question, so that nobody else can talk a member into wiping itself.
+    pub(super) fn is_member(&self, root: &SecretKey, server_id: &str, nonce: &str) -> Option<bool> {
+        let sealed = BASE64.decode(&self.standing).ok()?;
+        match root.open(&standing_aad(server_id, nonce), &sealed).ok()?.as_slice() {
+            MEMBER => Some(true),
+            STRANGER => Some(false),
+            _ => None,
+        }
+    }
+}
+
+fn standing_aad(server_id: &str, nonce: &str) -> Vec<u8> {
+    [STANDING, server_id.as_bytes(), b"/", nonce.as_bytes()].concat()
 }
 
 /// What a joining node answers.
@@ -96,13 +122,20 @@ impl Challenges {
 }
 
 impl Node {
-    /// Challenges a node that wants to join.
-    pub fn challenge(&self, server_id: &str) -> Result<ChallengeReply, ApiError> {
+    /// Challenges a node that wants to join, and tells it whether it is a member already.
+    pub fn challenge(&self, server_id: &str, nonce: &str) -> Result<ChallengeReply, ApiError> {
         let running = self.running().ok_or_else(ApiError::sealed)?;
         check_name(server_id)?;
         let bytes = self.challenges.lock().of(server_id, Instant::now());
         let sealed = running.root.seal(AAD, bytes.as_slice()).map_err(ApiError::internal)?;
-        Ok(ChallengeReply { seal: running.record.public.clone(), challenge: BASE64.encode(sealed) })
+        let member = running.hub.cluster.members().iter().any(|member| member.node.0 == server_id);
+        let standing =
+            running.root.seal(&standing_aad(server_id, nonce), if member { MEMBER } else { STRANGER });
+        Ok(ChallengeReply {
+            seal: running.record.public.clone(),
+            challenge: BASE64.encode(sealed),
+            standing: BASE64.encode(standing.map_err(ApiError::internal)?),
+        })
     }
 
     /// Takes a node's answer; the right one makes it a member.
@@ -163,6 +196,25 @@ mod tests {
         assert!(!challenges.check("a", bytes.as_slice(), now + LIFE));
         assert!(challenges.check("a", bytes.as_slice(), now));
         assert!(!challenges.check("a", bytes.as_slice(), now));
+    }
+
+    #[test]
+    fn the_standing_of_a_node_is_proved_for_its_own_question_only() {
+        let root = SecretKey::random().unwrap();
+        let sealed = root.seal(&standing_aad("n1", "nonce"), STRANGER).unwrap();
+        let seal = SealPublic {
+            cluster_id: "c".into(),
+            cluster_name: String::new(),
+            seal: crate::barrier::seal::SealType::Shamir,
+            shares: 1,
+            threshold: 1,
+            wrapped_root: None,
+        };
+        let reply = ChallengeReply { seal, challenge: String::new(), standing: BASE64.encode(sealed) };
+        assert_eq!(reply.is_member(&root, "n1", "nonce"), Some(false));
+        assert_eq!(reply.is_member(&root, "n2", "nonce"), None);
+        assert_eq!(reply.is_member(&root, "n1", "another"), None);
+        assert_eq!(reply.is_member(&SecretKey::random().unwrap(), "n1", "nonce"), None);
     }
 
     #[test]

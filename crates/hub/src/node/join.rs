@@ -18,7 +18,7 @@ use serde_json::json;
 use super::challenge::{AAD, Answer, AnswerReply, ChallengeReply};
 use super::{Node, Sealed, Source, State};
 use crate::barrier::keyring::SecretKey;
-use crate::barrier::seal::{SealRecord, SealType};
+use crate::barrier::seal::{SealRecord, SealType, unwrap_root};
 use crate::config::is_url;
 use crate::error::ApiError;
 use crate::logical::Data;
@@ -130,16 +130,22 @@ impl Node {
     async fn join_once(self: &Arc<Self>, params: &JoinParams) -> Result<(), ApiError> {
         let _change = self.change.lock().await;
         let client = LeaderClient::new(params)?;
-        let request = json!({ "server_id": self.shared.config.node_id });
+        let nonce = hex::encode(holdfast_ops::rand::bytes::<16>());
+        let request = json!({ "server_id": self.shared.config.node_id, "nonce": nonce });
         let reply: ChallengeReply = client.call("challenge", &request).await?;
         if let Some(seal) = self.seal_public() {
-            if self.is_removed() && params.rejoin {
-                self.wipe_removed().await?;
-            } else if seal.cluster_id == reply.seal.cluster_id {
-                return Ok(());
-            } else {
+            let own = seal.cluster_id == reply.seal.cluster_id;
+            let removed = self.is_removed();
+            if !removed && !own {
                 return Err(ApiError::invalid(format!("node belongs to cluster {}", seal.cluster_id)));
             }
+            if !params.rejoin {
+                return Ok(());
+            }
+            if !removed {
+                self.check_forgotten(&reply, &nonce)?;
+            }
+            self.wipe_removed().await?;
         }
         let challenge =
             BASE64.decode(&reply.challenge).map_err(|_| ApiError::invalid("the challenge is malformed"))?;
@@ -176,6 +182,32 @@ impl Node {
         reply.seal.open(root).map_err(super::unseal::seal_error)?;
         reply.seal.save(self.shared.dir.path()).map_err(ApiError::internal)?;
         Ok(reply.seal)
+    }
+
+    /// A node that did not hear of its removal yet asks the cluster, whose word only the root key proves: without
+    /// that anyone could make members wipe themselves.
+    fn check_forgotten(&self, reply: &ChallengeReply, nonce: &str) -> Result<(), ApiError> {
+        let root = match self.state() {
+            State::Unsealed(running) => running.root.clone(),
+            State::Sealed(sealed) if sealed.public.seal == SealType::Keyfile => {
+                let wrapped = sealed.public.wrapped_root.as_deref().unwrap_or("");
+                unwrap_root(&self.file_key()?, wrapped).map_err(super::unseal::seal_error)?
+            }
+            _ => {
+                return Err(ApiError::invalid(
+                    "unseal the node first: sealed, it cannot tell its cluster from others",
+                ));
+            }
+        };
+        match reply.is_member(&root, &self.shared.config.node_id, nonce) {
+            Some(false) => Ok(()),
+            Some(true) => {
+                let text =
+                    "the node is still a member of its cluster: remove it first (operator raft remove-peer)";
+                Err(ApiError::invalid(text))
+            }
+            None => Err(ApiError::invalid("the answer is not that of the cluster of this node")),
+        }
     }
 
     /// Drops what a removed node holds: its cluster has no use for it any more.
