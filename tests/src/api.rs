@@ -50,6 +50,12 @@ impl Reply {
         assert_eq!((self.status, self.errors()), (status, vec![text.to_owned()]));
     }
 
+    /// Fails unless nothing is there: 404 without a text.
+    #[track_caller]
+    pub fn expect_missing(self) {
+        assert_eq!((self.status, self.errors().len()), (404, 0), "body: {}", self.body);
+    }
+
     /// `data` of the envelope.
     pub fn data(&self) -> &Value {
         &self.body["data"]
