@@ -1,6 +1,6 @@
 //! The paths `config`, `config/<name>` and `reset/<name>`.
 
-use holdfast_dbdriver::{Call, Driver, DriverConfig, DriverError};
+use holdfast_dbdriver::{Call, Driver, DriverConfig, DriverError, Reason};
 use serde_json::Value;
 use std::sync::Arc;
 
@@ -93,7 +93,9 @@ async fn verified(place: &Place<'_>, config: &DriverConfig) -> Result<Arc<dyn Dr
         Ok(()) => Ok(driver),
         Err(error) => {
             driver.close().await;
-            Err(text(error))
+            // Only a lost leadership cancels a request that somebody still waits for; nothing was saved, so the
+            // next leader may do it all anew.
+            Err(if error.reason() == Reason::Cancelled { ApiError::no_leader() } else { text(error) })
         }
     }
 }
