@@ -10,6 +10,7 @@ use tokio_util::sync::CancellationToken;
 use crate::audit::Audit;
 use crate::auth::token::Tokens;
 use crate::cluster::Cluster;
+use crate::handover::Handover;
 use crate::lease::Leases;
 use crate::logical::Cx;
 use crate::metrics::Metrics;
@@ -24,6 +25,8 @@ pub struct Hub {
     pub storage: Storage,
     /// Leadership and membership.
     pub cluster: Arc<dyn Cluster>,
+    /// Hands leadership over without failing what is under way.
+    pub handover: Handover,
     /// The mount table and the engines behind it.
     pub mounts: Mounts,
     /// Policies.

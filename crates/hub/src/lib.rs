@@ -14,6 +14,7 @@ pub mod cluster;
 pub mod config;
 pub mod database;
 pub mod error;
+pub mod handover;
 pub mod hub;
 pub mod kv;
 pub mod lease;

@@ -205,7 +205,7 @@ pub struct Metrics {
     pub intents: Family<ByIntent, Gauge>,
     /// Attempts to remove a user that must not stay.
     pub swept: Family<Swept, Counter>,
-    /// Users that may have no lease.
+    /// Users that belong to no lease and could not be removed yet.
     pub orphan_suspects: Gauge,
     /// Calls of databases.
     pub db_seconds: Histograms<Database>,
@@ -252,7 +252,11 @@ impl Metrics {
             irrevocable: r.register("irrevocable", "Leases that cannot be revoked", Gauge::default()),
             intents: r.register("intents", "Users being made or removed", Family::default()),
             swept: r.register("swept", "Attempts to remove a user without a lease", Family::default()),
-            orphan_suspects: r.register("orphan_suspects", "Users that may have no lease", Gauge::default()),
+            orphan_suspects: r.register(
+                "orphan_suspects",
+                "Users without a lease that could not be removed yet",
+                Gauge::default(),
+            ),
             db_seconds: r.register(
                 "db_seconds",
                 "Calls of databases",
@@ -267,6 +271,15 @@ impl Metrics {
         }
     }
 
+    /// What only the active node knows is nothing that a standby may go on showing.
+    fn forget_active(&self) {
+        self.leases.clear();
+        self.intents.clear();
+        for gauge in [&self.irrevocable, &self.orphan_suspects, &self.static_overdue] {
+            gauge.set(0);
+        }
+    }
+
     /// All metrics in the text format 0.0.4, with what the cluster knows now.
     pub fn render(&self, cluster: &dyn Cluster) -> String {
         let view = cluster.view();
@@ -274,6 +287,9 @@ impl Metrics {
         self.active.set(i64::from(view.active.is_some()));
         self.term.set(term.map_or(0, |t| i64::try_from(t.into_inner()).unwrap_or(i64::MAX)));
         self.store_bytes.set(i64::try_from(cluster.store_bytes()).unwrap_or(i64::MAX));
+        if view.active.is_none() {
+            self.forget_active();
+        }
         self.registry.render()
     }
 }
@@ -284,6 +300,19 @@ mod tests {
 
     use super::*;
     use crate::testing::FakeCluster;
+
+    #[test]
+    fn a_standby_shows_nothing_of_what_it_counted_while_it_was_active() {
+        let (metrics, cluster) = (Metrics::new(), FakeCluster::active("n", Term::new(7)));
+        metrics.leases.get_or_create(&ByMount { mount_type: MountKind::Database }).set(3);
+        metrics.intents.get_or_create(&ByIntent { state: IntentState::Sweep }).set(2);
+        metrics.irrevocable.set(1);
+        assert!(metrics.render(&*cluster).contains("holdfast_hub_leases{"));
+        cluster.lose_leader();
+        let text = metrics.render(&*cluster);
+        assert!(!text.contains("holdfast_hub_leases{") && !text.contains("holdfast_hub_intents{"), "{text}");
+        assert!(text.contains("holdfast_hub_irrevocable 0"), "{text}");
+    }
 
     #[test]
     fn every_metric_has_its_name() {

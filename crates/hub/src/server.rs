@@ -135,6 +135,8 @@ impl Hub {
         let (mut effects, mut events) = (Vec::new(), vec![Event::Signal]);
         let mut hurry = false;
         loop {
+            // First, since a phase that waits for connections would end at once if it knew of none.
+            machine.on(clock.now(), Event::Open(self.http.open()), &mut effects);
             for event in events.drain(..) {
                 machine.on(clock.now(), event, &mut effects);
             }
@@ -152,7 +154,7 @@ impl Hub {
                     events.push(Event::Signal);
                 }
                 () = clock.sleep_until(machine.next_deadline()) => events.push(Event::Tick),
-                () = tokio::time::sleep(COUNT_EVERY) => events.push(Event::Open(self.http.open())),
+                () = tokio::time::sleep(COUNT_EVERY) => {}
             }
         }
     }

@@ -45,6 +45,7 @@ pub fn hub_over(store: &Arc<MemoryStore>, cluster: Arc<FakeCluster>) -> Arc<Hub>
 /// Services over a given storage and cluster.
 pub fn hub_with(storage: Storage, cluster: Arc<FakeCluster>) -> Arc<Hub> {
     Arc::new(Hub {
+        handover: crate::handover::Handover::default(),
         cluster,
         mounts: Mounts::new(storage.clone()),
         policies: Policies::new(storage.clone()),

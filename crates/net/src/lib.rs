@@ -4,3 +4,4 @@
 pub mod cluster;
 pub mod serve;
 pub mod server_tls;
+pub mod stall;

@@ -1,7 +1,7 @@
 //! Our own accept loop: HTTP/1.1 and HTTP/2 on one port, every connection an owned task that can be told to drain.
 //!
 //! What must hold: a peer that is slow in its handshake or its headers holds nothing but its own connection; the
-//! number of connections is bounded; after [`Server::stop_accepting`] no new connection is taken, idle ones close,
+//! number of connections is bounded; an answer that nobody reads is given up; after [`Server::stop_accepting`] no new connection is taken, idle ones close,
 //! busy ones end with their last answer, and [`Server::cut`] ends the rest.
 
 use std::future::Future;
@@ -26,6 +26,7 @@ use tokio_util::sync::CancellationToken;
 use holdfast_ops::Tasks;
 
 use crate::server_tls::ServerTls;
+use crate::stall::Stalling;
 
 /// What can go wrong while a body is produced.
 pub type BodyError = Box<dyn std::error::Error + Send + Sync>;
@@ -42,6 +43,8 @@ const HANDSHAKE: Duration = Duration::from_secs(10);
 const MAX_STREAMS: u32 = 256;
 /// The most bytes of headers.
 const MAX_HEADERS: u32 = 64 * 1024;
+/// A peer that takes nothing of its answer for so long is given up.
+const STALLED: Duration = Duration::from_secs(30);
 /// An HTTP/2 peer is pinged this often and must answer within the same time again.
 const KEEPALIVE: Duration = Duration::from_secs(20);
 
@@ -185,7 +188,8 @@ where
         async move { Ok::<_, std::convert::Infallible>(answer.await) }
     });
     let builder = builder(&shared.tasks);
-    let mut connection = pin!(builder.serve_connection(TokioIo::new(stream), service));
+    let mut connection =
+        pin!(builder.serve_connection(TokioIo::new(Stalling::new(stream, STALLED)), service));
     let ended = tokio::select! {
         ended = connection.as_mut() => ended,
         () = shared.accept.cancelled() => {

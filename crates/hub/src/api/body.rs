@@ -3,7 +3,9 @@
 //! What must hold: a body is never larger in memory than the limit, all bodies together never larger than the
 //! budget, and a client that sends slowly is cut at the request's deadline.
 
+use std::pin::Pin;
 use std::sync::Arc;
+use std::task::{Context, Poll};
 
 use bytes::{Bytes, BytesMut};
 use futures_util::TryStreamExt as _;
@@ -124,6 +126,39 @@ pub fn empty() -> Body {
 pub fn file(file: std::fs::File) -> Body {
     let stream = tokio_util::io::ReaderStream::with_capacity(tokio::fs::File::from_std(file), 64 * 1024);
     StreamBody::new(stream.map_ok(Frame::data).map_err(BodyError::from)).boxed_unsync()
+}
+
+/// A body that holds on to something until it was sent, or given up.
+pub fn holding<T: Send + Unpin + 'static>(body: Body, held: T) -> Body {
+    if body.is_end_stream() {
+        return body;
+    }
+    Holding { body, _held: held }.boxed_unsync()
+}
+
+struct Holding<T> {
+    body: Body,
+    _held: T,
+}
+
+impl<T: Unpin> hyper::body::Body for Holding<T> {
+    type Data = Bytes;
+    type Error = BodyError;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
+        Pin::new(&mut self.body).poll_frame(cx)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> hyper::body::SizeHint {
+        self.body.size_hint()
+    }
 }
 
 /// A body of another kind as one of ours.

@@ -103,12 +103,15 @@ impl Forwarding {
     /// Follows the cluster's view and the clock until the node seals.
     pub async fn run(self: Arc<Self>) {
         let mut views = self.hub.cluster.watch();
+        let mut leaving = self.hub.handover.watch();
         loop {
+            leaving.mark_unchanged();
             let active = self.active(&views.borrow_and_update().clone());
             self.on(self.clock.now(), [Event::Active(active)]);
             let due = self.inner.lock().machine.next_deadline();
             tokio::select! {
                 changed = views.changed() => if changed.is_err() { return },
+                changed = leaving.changed() => if changed.is_err() { return },
                 () = self.moved.notified() => {}
                 () = self.clock.sleep_until(due) => self.on(self.clock.now(), [Event::Tick]),
             }
@@ -122,6 +125,8 @@ impl Forwarding {
         let target = leader
             .map(|leader| Target { node: leader.node.to_string(), address: leader.address.cluster.clone() });
         match target {
+            // Whoever arrives now waits for the next leader.
+            _ if view.active.is_some() && self.hub.handover.is_leaving() => Active::Unknown,
             _ if view.active.is_some() => Active::Here,
             Some(target) => Active::Peer(target),
             None => Active::Unknown,

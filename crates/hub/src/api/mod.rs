@@ -38,6 +38,7 @@ use self::place::{Here, Place};
 use self::tracked::Tracked;
 use crate::error::ApiError;
 use crate::logical::{Cx, Data, Request, Response};
+use crate::metrics::{ForwardOutcome, Forwarded};
 use crate::node::Node;
 use crate::node::running::Running;
 
@@ -139,7 +140,12 @@ impl Api {
     pub async fn answer(&self, origin: Origin, request: http::Request<Body>) -> HttpResponse<Body> {
         let id = uuid::Uuid::new_v4().to_string();
         let (parts, body) = request.into_parts();
-        let mut response = match self.handle(&id, origin, &parts, body).await {
+        let room = Arc::clone(&self.room).try_acquire_owned();
+        let handled = match &room {
+            Ok(_) => self.handle(&id, origin, &parts, body).await,
+            Err(_) => Err(ApiError::unavailable("too many requests under way")),
+        };
+        let mut response = match handled {
             Ok(Answer::Own(response)) => envelope::render(&id, response),
             Ok(Answer::Ready(response)) => response,
             Err(error) => {
@@ -151,13 +157,15 @@ impl Api {
         if parts.method == http::Method::HEAD {
             *response.body_mut() = body::empty();
         }
-        response
+        // An answer that nobody reads still counts.
+        response.map(|body| match room {
+            Ok(room) => body::holding(body, room),
+            Err(_) => body,
+        })
     }
 
     /// The checks before a node is chosen, in their order.
     async fn handle(&self, id: &str, origin: Origin, parts: &Parts, body: Body) -> Result<Answer, ApiError> {
-        let _room = Arc::clone(&self.room).try_acquire_owned();
-        let _room = _room.map_err(|_| ApiError::unavailable("too many requests under way"))?;
         let head = Head::parse(&parts.method, parts.uri.path(), parts.uri.query(), &parts.headers)?; // 1
         let (payload, data) = self.receive(&head, body, origin.deadline).await?; // 1
         let place = Place::of(&head);
@@ -262,7 +270,12 @@ impl Api {
         let (mut ticket, mut restarts) = (arrive(), 0);
         loop {
             match ticket.next().await {
-                Step::Refuse(refusal) => return call.refused(refusal),
+                Step::Refuse(refusal) => {
+                    if refusal == Refusal::NoActiveNode {
+                        count(running, ForwardOutcome::NoLeader);
+                    }
+                    return call.refused(refusal);
+                }
                 Step::Send(target) => match self.relay(running, &mut call, &target).await {
                     Ok(response) => return Ok(Answer::Ready(response)),
                     Err(failure) => ticket.failed(failure),
@@ -290,6 +303,7 @@ impl Api {
         let not_started = || Outcome::NotStarted(ApiError::no_leader());
         let Some(term) = running.hub.cluster.view().active else { return not_started() };
         let Some(gate) = running.gates.enter(term) else { return not_started() };
+        let Some(_entered) = running.hub.handover.enter() else { return not_started() };
         let cancel = gate.child_token();
         let _gone = cancel.clone().drop_guard();
         let request = call.request(cancel);
@@ -329,11 +343,6 @@ impl Api {
         call: &mut Call<'_>,
         target: &Target,
     ) -> Result<HttpResponse<Body>, Failure> {
-        use crate::metrics::ForwardOutcome;
-        let counter = &running.hub.metrics.forwarded_requests;
-        let count = |outcome| {
-            counter.get_or_create(&crate::metrics::Forwarded { outcome }).inc();
-        };
         let body = match &mut call.payload {
             Payload::Whole(whole) => body::full(whole.bytes.clone()),
             // Once a file was on its way nothing can bring it back.
@@ -344,11 +353,11 @@ impl Api {
             wire::request(call.parts, body, origin.remote, origin.deadline).ok_or(Failure::Broken)?;
         match running.forward.send(target, request, origin.deadline).await {
             Ok(response) if wire::is_not_active(&response) => {
-                count(ForwardOutcome::NotActive);
+                count(running, ForwardOutcome::NotActive);
                 Err(Failure::NotActive)
             }
             Ok(response) => {
-                count(ForwardOutcome::Answered);
+                count(running, ForwardOutcome::Answered);
                 Ok(wire::response(response))
             }
             Err(error) => {
@@ -356,11 +365,8 @@ impl Api {
                     request = call.id, peer = %target.node, address = %target.address,
                     cause = %error.cause, failure = ?error.failure, "forwarding a request failed"
                 );
-                count(if error.failure.did_not_start() {
-                    ForwardOutcome::NotSent
-                } else {
-                    ForwardOutcome::Unknown
-                });
+                let sent = !error.failure.did_not_start();
+                count(running, if sent { ForwardOutcome::Unknown } else { ForwardOutcome::NotSent });
                 Err(error.failure)
             }
         }
@@ -423,6 +429,10 @@ impl Payload {
     fn is_gone(&self) -> bool {
         matches!(self, Self::File(None))
     }
+}
+
+fn count(running: &Running, outcome: ForwardOutcome) {
+    running.hub.metrics.forwarded_requests.get_or_create(&Forwarded { outcome }).inc();
 }
 
 /// The context of a request, with a store that sees what it changes.

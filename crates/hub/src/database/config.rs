@@ -85,7 +85,11 @@ async fn write(place: &Place<'_>, request: &Request, name: &str) -> Result<Respo
 
 /// A driver for the configuration, after it logged in if that is asked for.
 async fn verified(place: &Place<'_>, config: &DriverConfig) -> Result<Arc<dyn Driver>, ApiError> {
-    let text = |e: DriverError| refused(e.client_text());
+    let text = |e: DriverError| match e.reason() {
+        // Leadership went; nothing was done that the next leader cannot do again.
+        Reason::Closed | Reason::Cancelled => ApiError::no_leader(),
+        _ => refused(e.client_text()),
+    };
     let driver = place.databases().instances.open(config).map_err(text)?;
     let deadline = place.cx.deadline.min(tokio::time::Instant::now() + config.operation_timeout);
     let call = Call::new(deadline, place.cx.cancel.child_token());

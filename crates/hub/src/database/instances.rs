@@ -3,7 +3,7 @@
 //! What must hold: a driver belongs to one version of its configuration; a driver that was replaced, or whose node
 //! is no longer active, is closed within 5 s, after its users have finished if they do so in time.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -45,8 +45,17 @@ pub struct Instances {
 struct State {
     current: HashMap<String, Arc<Instance>>,
     retired: Vec<(Arc<Instance>, Instant)>,
-    /// No driver is opened for work of this term or an earlier one any more.
+    /// No driver is opened for work of this term or an earlier one any more ...
     over: Option<Term>,
+    /// ... unless this node is active in it: it may have stopped being so and come back in the same term. How often
+    /// it began and has not ended yet, since an end may come after the next beginning.
+    serving: BTreeMap<Term, usize>,
+}
+
+impl State {
+    fn is_over(&self, term: Term) -> bool {
+        self.over.is_some_and(|over| term <= over) && !self.serving.contains_key(&term)
+    }
 }
 
 impl Default for Instances {
@@ -80,7 +89,7 @@ impl Instances {
     ) -> Result<Arc<Instance>, DriverError> {
         {
             let state = self.state.lock();
-            if state.over.is_some_and(|over| term <= over) {
+            if state.is_over(term) {
                 return Err(DriverError::closed());
             }
             let held = state.current.get(&connection.value.id);
@@ -110,7 +119,7 @@ impl Instances {
         });
         let mut state = self.state.lock();
         let id = connection.value.id.clone();
-        if state.over.is_some_and(|over| term <= over) {
+        if state.is_over(term) {
             // It serves its caller and closes when dropped.
             return instance;
         }
@@ -133,10 +142,25 @@ impl Instances {
         }
     }
 
-    /// Retires every driver and opens none for `term` any more.
+    /// This node is active in `term`, until [`Instances::end_term`].
+    pub fn begin_term(&self, term: Term) {
+        let mut state = self.state.lock();
+        let begun = state.serving.entry(term).or_default();
+        *begun = begun.saturating_add(1);
+    }
+
+    /// Retires every driver and opens none for `term` any more; unless this node has become active again already,
+    /// which goes on with them.
     pub fn end_term(&self, term: Term) {
         let mut state = self.state.lock();
         state.over = state.over.max(Some(term));
+        if let Some(begun) = state.serving.get_mut(&term) {
+            *begun = begun.saturating_sub(1);
+        }
+        state.serving.retain(|_, begun| *begun > 0);
+        if !state.serving.is_empty() {
+            return;
+        }
         let now = Instant::now();
         let all: Vec<_> = state.current.drain().map(|(_, instance)| (instance, now)).collect();
         state.retired.extend(all);
@@ -194,5 +218,32 @@ impl Instance {
         let seconds = start.elapsed().as_secs_f64();
         self.metrics.db_seconds.get_or_create(&Database { op, plugin }).observe(seconds);
         done
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn over(instances: &Instances, term: u64) -> bool {
+        instances.state.lock().is_over(Term::new(term))
+    }
+
+    #[test]
+    fn a_node_that_is_active_again_in_the_same_term_opens_drivers_again() {
+        let (instances, term) = (Instances::default(), Term::new(4));
+        assert!(!over(&instances, 4));
+        instances.begin_term(term);
+        instances.end_term(term);
+        assert!(over(&instances, 4) && over(&instances, 3) && !over(&instances, 5));
+        instances.begin_term(term);
+        assert!(!over(&instances, 4), "leadership was only not acknowledged for a moment");
+        assert!(over(&instances, 3));
+        // The next beginning may come before the end of the former one.
+        instances.begin_term(term);
+        instances.end_term(term);
+        assert!(!over(&instances, 4));
+        instances.end_term(term);
+        assert!(over(&instances, 4));
     }
 }

@@ -59,7 +59,9 @@ impl<'a> Place<'a> {
 pub fn driver_error(error: &DriverError) -> ApiError {
     let text = error.client_text();
     match error.reason() {
-        Reason::Busy | Reason::Closed | Reason::Deadline | Reason::Cancelled => ApiError::unavailable(text),
+        // The driver went with leadership; a request that has changed nothing yet goes on at the next leader.
+        Reason::Closed => ApiError::no_leader(),
+        Reason::Busy | Reason::Deadline | Reason::Cancelled => ApiError::unavailable(text),
         Reason::Invalid => ApiError::invalid(text),
         _ => ApiError::failed(text),
     }

@@ -3,6 +3,7 @@
 //! Every intent past its deadline becomes the removal of its user, until that succeeds. The records are in the
 //! store; what is held here is read again by the next active node.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -63,6 +64,8 @@ struct Shell {
     tasks: Tasks,
     machine: Sweeper<Queue>,
     done: mpsc::Sender<Event<Queue>>,
+    /// Whose removal was tried and failed.
+    suspects: BTreeSet<Key>,
 }
 
 /// Runs until `cancel`.
@@ -74,7 +77,7 @@ pub async fn run(hub: Arc<Hub>, term: Term, tasks: Tasks, cancel: CancellationTo
     let storage = hub.storage.fenced(term);
     let mailbox = Arc::clone(&hub);
     let machine = Sweeper::new(limits, Spread::new(seed));
-    let mut shell = Shell { hub, storage, tasks, machine, done };
+    let mut shell = Shell { hub, storage, tasks, machine, done, suspects: BTreeSet::new() };
     let mailbox = &mailbox.leases.databases().sweeper;
     shell.on(Event::Began { term });
     let mut reload = tokio::time::interval(RELOAD);
@@ -110,6 +113,11 @@ pub async fn sleep_until(at: Option<Wall>) {
 
 impl Shell {
     fn on(&mut self, event: Event<Queue>) {
+        match event {
+            Event::Removed { key, gone: false, .. } => drop(self.suspects.insert(key)),
+            Event::Removed { key, .. } | Event::Gone { key } => drop(self.suspects.remove(&key)),
+            _ => {}
+        }
         let mut effects = Vec::new();
         self.machine.on(Wall::now().mono(), event, &mut effects);
         for effect in effects {
@@ -204,6 +212,7 @@ impl Shell {
             let gauge = self.hub.metrics.intents.get_or_create(&ByIntent { state });
             gauge.set(i64::try_from(count).unwrap_or(i64::MAX));
         }
+        self.hub.metrics.orphan_suspects.set(i64::try_from(self.suspects.len()).unwrap_or(i64::MAX));
     }
 }
 

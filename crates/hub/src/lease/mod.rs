@@ -49,6 +49,8 @@ pub struct Leases {
     databases: Databases,
     running: Running<LeaseId>,
     mailbox: Mailbox<Mail>,
+    /// Held by the background work of the active node: that of one term ends before that of the next begins.
+    turn: tokio::sync::Mutex<()>,
     /// Databases that cannot be reached, and why: their leases wait.
     waiting: Mutex<HashMap<record::Queue, String>>,
 }
@@ -67,6 +69,7 @@ impl Leases {
             databases: Databases::default(),
             running: Running::default(),
             mailbox: Mailbox::default(),
+            turn: tokio::sync::Mutex::default(),
             waiting: Mutex::default(),
         }
     }

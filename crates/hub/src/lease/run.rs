@@ -24,9 +24,21 @@ const ENDING: Duration = Duration::from_secs(5);
 impl Leases {
     /// Runs the background work of the active node in `term`, until `cancel`. Returns when nothing of it runs any
     /// more and the drivers are closed, within some 5 s.
-    pub async fn run(hub: Arc<Hub>, term: Term, cancel: CancellationToken) {
+    pub fn run(
+        hub: Arc<Hub>,
+        term: Term,
+        cancel: CancellationToken,
+    ) -> impl Future<Output = ()> + Send + 'static {
+        // Before the first request of the term, not when the task gets its turn.
+        hub.leases.databases.instances.begin_term(term);
+        Self::run_begun(hub, term, cancel)
+    }
+
+    async fn run_begun(hub: Arc<Hub>, term: Term, cancel: CancellationToken) {
         let tasks = Tasks::new("leases");
         let leases = &hub.leases;
+        // What is left of the time before must not close what is opened now.
+        let turn = leases.turn.lock().await;
         leases.mailbox.open();
         leases.databases.sweeper.open();
         let ended = |name: &str| tasks.child(name);
@@ -46,6 +58,7 @@ impl Leases {
         leases.mailbox.close();
         leases.databases.sweeper.close();
         leases.waiting.lock().clear();
+        drop(turn);
         while leases.databases.instances.close_retired().await {
             tokio::time::sleep(CLOSING).await;
         }

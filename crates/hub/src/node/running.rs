@@ -105,7 +105,7 @@ impl Running {
         if self.hub.cluster.view().active.is_none() {
             return;
         }
-        match tokio::time::timeout(HAND_OVER, self.hub.cluster.step_down()).await {
+        match tokio::time::timeout(HAND_OVER, self.hub.handover.step_down(&*self.hub.cluster, 0)).await {
             Ok(Ok(())) => {}
             // A node alone has nobody to hand over to.
             Ok(Err(error)) => tracing::info!(%error, "leadership was not handed over"),
@@ -150,6 +150,7 @@ fn services(
     let settings =
         LeaseSettings { revoke_workers: usize::try_from(config.lease.revoke_workers).unwrap_or(usize::MAX) };
     Arc::new(Hub {
+        handover: crate::handover::Handover::default(),
         cluster: Arc::clone(&opened.cluster),
         mounts: Mounts::with_ttls(storage.clone(), ttls),
         policies: Policies::new(storage.clone()),

@@ -93,7 +93,9 @@ impl Core {
             leader: heard.map(|(heard, age)| (heard.leader, age)),
             leader_term: heard.map_or(0, |(heard, _)| heard.term),
             store_healthy: self.gate.store_healthy(),
-            electing: self.elector.voted_within(self.gate.now(), self.timing.lease()) || self.gate.settling(),
+            electing: self.elector.voted_within(self.gate.now(), self.timing.lease())
+                || self.elector.may_have_forgotten(self.gate.now(), self.timing.lease())
+                || self.gate.settling(),
         }
     }
 

@@ -17,7 +17,7 @@ use parking_lot::Mutex;
 use tokio::sync::Notify;
 
 use super::core::Core;
-use super::rpc::{self, Method, Pong, To};
+use super::rpc::{self, Method, Pong, To, Tolerant};
 use super::timing::RaftTiming;
 use super::types::{LogId, Membership, Raft};
 
@@ -37,6 +37,8 @@ pub(super) struct Elector {
 }
 
 struct State {
+    /// When this process began to take part.
+    born: Mono,
     standing: Option<Standing>,
     vetoes: BTreeSet<Veto>,
     /// The silence is counted from here at the earliest.
@@ -49,8 +51,14 @@ struct State {
 
 impl Elector {
     pub(super) fn new(now: Mono) -> Self {
-        let state =
-            State { standing: None, vetoes: BTreeSet::new(), since: now, told: None, voted: Mono::ZERO };
+        let state = State {
+            born: now,
+            standing: None,
+            vetoes: BTreeSet::new(),
+            since: now,
+            told: None,
+            voted: Mono::ZERO,
+        };
         Self { state: Mutex::new(state), wake: Notify::new() }
     }
 
@@ -117,6 +125,12 @@ impl Elector {
     pub(super) fn voted_within(&self, now: Mono, window: Duration) -> bool {
         let voted = self.state.lock().voted;
         voted != Mono::ZERO && now.since(voted) < window
+    }
+
+    /// Whether the leader may still count on an answer that this node gave before it was restarted: it has forgotten
+    /// when it last heard a leader, so it votes for nobody until that promise has surely ended.
+    pub(super) fn may_have_forgotten(&self, now: Mono, lease: Duration) -> bool {
+        now < self.state.lock().born.after(lease)
     }
 
     /// The silence starts again.
@@ -199,7 +213,10 @@ fn random_wait(timing: RaftTiming) -> Duration {
 }
 
 fn due(core: &Core, wait: Duration) -> Mono {
-    let since = core.elector.state.lock().since;
+    let (since, born) = {
+        let state = core.elector.state.lock();
+        (state.since, state.born)
+    };
     let membership = core.gate.membership();
     if membership.membership().voter_ids().count() == 1 {
         return Mono::ZERO;
@@ -207,7 +224,7 @@ fn due(core: &Core, wait: Duration) -> Mono {
     match core.gate.heard() {
         Some(heard) if heard.at >= since => heard.at.after(core.timing.lease() + wait),
         // Right after a start or a return there may be a leader that has not spoken yet.
-        _ => since.after(wait.max(core.timing.heartbeat() * 3)),
+        _ => since.after(wait.max(core.timing.heartbeat() * 3)).max(born.after(core.timing.lease())),
     }
 }
 
@@ -262,7 +279,7 @@ async fn pre_vote(core: &Arc<Core>, raft: &Raft) -> bool {
     let membership = core.gate.membership();
     let (last, before) = (core.log.last(), standpoint(core, raft));
     let voters: BTreeSet<u64> = membership.membership().voter_ids().collect();
-    let status = core.status();
+    let status = Tolerant(core.status());
     let mut asked: FuturesUnordered<_> = voters
         .iter()
         .filter(|id| **id != own)
@@ -270,7 +287,7 @@ async fn pre_vote(core: &Arc<Core>, raft: &Raft) -> bool {
         .map(|to| {
             let (core, status) = (Arc::clone(core), &status);
             async move {
-                let pong: Pong =
+                let Tolerant(pong): Tolerant<Pong> =
                     rpc::call_within(&core.pool, own, &to, Method::Ping, status, PRE_VOTE).await.ok()?;
                 would_vote(&pong, last, before.0, core.timing.lease()).then_some(to.id)
             }
@@ -301,4 +318,18 @@ fn would_vote(pong: &Pong, last: Option<LogId>, term: u64, lease: Duration) -> b
     let lease = u64::try_from(lease.as_millis()).unwrap_or(u64::MAX);
     let served = status.leader.is_some_and(|(_, age)| age <= lease) && status.leader_term >= term;
     !served && !status.electing && status.store_healthy && status.last <= last
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_node_that_was_just_started_votes_for_nobody_within_one_lease() {
+        let (born, lease) = (Mono::from_nanos(5_000_000_000), Duration::from_millis(400));
+        let elector = Elector::new(born);
+        assert!(elector.may_have_forgotten(born, lease));
+        assert!(elector.may_have_forgotten(born.after(Duration::from_millis(399)), lease));
+        assert!(!elector.may_have_forgotten(born.after(lease), lease));
+    }
 }

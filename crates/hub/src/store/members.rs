@@ -195,7 +195,7 @@ pub(super) fn tend(core: &Arc<Core>) {
         .map(|(id, _)| *id)
         .next();
     let moved = membership.nodes().find_map(|(id, peer)| {
-        let address = if *id == own { core.address.clone() } else { core.peers.known(*id)?.status.address };
+        let address = if *id == own { core.address.clone() } else { core.peers.address(*id)? };
         (address != peer.address).then(|| (*id, Peer { address, ..peer.clone() }))
     });
     if ready.is_none() && moved.is_none() {

@@ -11,7 +11,8 @@ use holdfast_core::Mono;
 use parking_lot::Mutex;
 
 use super::core::Core;
-use super::rpc::{self, Method, Pong, RAFT_ALPN, Status, To};
+use super::rpc::{self, Method, Pong, RAFT_ALPN, Status, To, Tolerant};
+use crate::cluster::NodeAddress;
 
 /// How long a ping may take.
 const PING: Duration = Duration::from_secs(1);
@@ -35,6 +36,8 @@ pub(super) struct Peers {
 #[derive(Default)]
 struct Slot {
     known: Option<Known>,
+    /// Where it said last that it is reached, in a ping of its own, and when it came.
+    says: Option<(NodeAddress, Mono)>,
     asking: bool,
     failing_since: Option<Mono>,
     /// Whether it was said that the peer is away.
@@ -55,6 +58,20 @@ struct Ended {
 impl Peers {
     pub(super) fn known(&self, id: u64) -> Option<Known> {
         self.table.lock().get(&id).and_then(|slot| slot.known.clone())
+    }
+
+    /// A ping of the peer came in: one that moved is heard of before it can be reached.
+    pub(super) fn says(&self, id: u64, now: Mono, address: &NodeAddress) {
+        self.table.lock().entry(id).or_default().says = Some((address.clone(), now));
+    }
+
+    /// Where the peer is, by what it said last.
+    pub(super) fn address(&self, id: u64) -> Option<NodeAddress> {
+        let table = self.table.lock();
+        let slot = table.get(&id)?;
+        let answered = slot.known.as_ref().map(|known| (&known.status.address, known.sent));
+        let said = slot.says.as_ref().map(|(address, at)| (address, *at));
+        answered.into_iter().chain(said).max_by_key(|(_, at)| *at).map(|(address, _)| address.clone())
     }
 
     fn begin(&self, id: u64) -> bool {
@@ -102,10 +119,11 @@ pub(super) fn ping_all(core: &Arc<Core>) {
 
 async fn ping(core: &Arc<Core>, own: u64, to: &To) {
     let sent = core.gate.now();
-    let answer: Result<Pong, _> =
-        rpc::call_within(&core.pool, own, to, Method::Ping, &core.status(), PING).await;
+    let status = Tolerant(core.status());
+    let answer: Result<Tolerant<Pong>, _> =
+        rpc::call_within(&core.pool, own, to, Method::Ping, &status, PING).await;
     match answer {
-        Ok(pong) => {
+        Ok(Tolerant(pong)) => {
             let known = Known { status: pong.status.clone(), sent };
             if core.peers.end(to.id, core.gate.now(), Some(known)).back {
                 tracing::info!(peer = %to.name, "a member answers again");

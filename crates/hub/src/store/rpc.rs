@@ -106,6 +106,25 @@ pub(super) struct Status {
     pub electing: bool,
 }
 
+/// A message that grows: fields that a later version adds are skipped by an earlier one, and left at their default
+/// when an earlier one sends it. Travels as JSON inside of the envelope, whose own form never changes.
+#[derive(Clone, Debug)]
+pub(super) struct Tolerant<T>(pub T);
+
+impl<T: Serialize> Serialize for Tolerant<T> {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let json = serde_json::to_vec(&self.0).map_err(serde::ser::Error::custom)?;
+        serializer.serialize_bytes(&json)
+    }
+}
+
+impl<'de, T: DeserializeOwned> Deserialize<'de> for Tolerant<T> {
+    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let json = <&[u8]>::deserialize(deserializer)?;
+        serde_json::from_slice(json).map(Self).map_err(serde::de::Error::custom)
+    }
+}
+
 /// The answer to a [`Status`].
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub(super) struct Pong {
@@ -193,3 +212,39 @@ pub(super) type Appended = openraft::raft::AppendEntriesResponse<u64>;
 pub(super) type AskVote = openraft::raft::VoteRequest<u64>;
 pub(super) type Voted = openraft::raft::VoteResponse<u64>;
 pub(super) type Piece = openraft::raft::InstallSnapshotRequest<TypeConfig>;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[derive(Debug, Deserialize, PartialEq, Serialize)]
+    struct Old {
+        id: u64,
+    }
+
+    #[derive(Debug, Deserialize, PartialEq, Serialize)]
+    struct New {
+        zone: String,
+        id: u64,
+        #[serde(default)]
+        load: u32,
+    }
+
+    #[derive(Debug, Deserialize, PartialEq, Serialize)]
+    struct Newer {
+        id: u64,
+        #[serde(default)]
+        load: u32,
+    }
+
+    #[test]
+    fn a_message_may_grow_between_versions() {
+        let new = Tolerant(New { zone: "a".into(), id: 7, load: 3 });
+        let bytes = postcard::to_stdvec(&(1u8, &new, 2u8)).unwrap();
+        let (_, read, last): (u8, Tolerant<Old>, u8) = postcard::from_bytes(&bytes).unwrap();
+        assert_eq!((read.0, last), (Old { id: 7 }, 2));
+        let bytes = postcard::to_stdvec(&Tolerant(Old { id: 8 })).unwrap();
+        let read: Tolerant<Newer> = postcard::from_bytes(&bytes).unwrap();
+        assert_eq!(read.0, Newer { id: 8, load: 0 });
+    }
+}

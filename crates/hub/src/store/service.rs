@@ -15,7 +15,8 @@ use serde::de::DeserializeOwned;
 use super::core::Core;
 use super::members;
 use super::rpc::{
-    self, Append, Appended, AskVote, Change, Envelope, Method, Piece, Pong, SnapshotAnswer, Status, refuse,
+    self, Append, Appended, AskVote, Change, Envelope, Method, Piece, Pong, SnapshotAnswer, Status, Tolerant,
+    refuse,
 };
 use super::types::Raft;
 
@@ -109,6 +110,9 @@ impl RaftService {
         if !self.core.gate.store_healthy() {
             return Err(Refusal::new(StatusCode::SERVICE_UNAVAILABLE, "the store does not take writes"));
         }
+        if self.core.elector.may_have_forgotten(self.core.gate.now(), self.core.timing.lease()) {
+            return Err(Refusal::new(StatusCode::SERVICE_UNAVAILABLE, "this node has just been started"));
+        }
         let answer = self.raft()?.vote(envelope.message).await.map_err(unavailable)?;
         if answer.vote_granted {
             self.core.elector.granted(self.core.gate.now());
@@ -134,10 +138,14 @@ impl RaftService {
         }
     }
 
-    fn ping(&self, envelope: &Envelope<Status>) -> Response<PeerBody> {
+    fn ping(&self, envelope: &Envelope<Tolerant<Status>>) -> Response<PeerBody> {
         let membership = self.core.gate.membership();
-        let member = membership.membership().get_node(&envelope.from).is_some();
-        rpc::answer(&Pong { status: self.core.status(), member })
+        let (from, Tolerant(status)) = (envelope.from, &envelope.message);
+        let peer = membership.membership().get_node(&from);
+        if peer.is_some_and(|peer| peer.name == status.name) {
+            self.core.peers.says(from, self.core.gate.now(), &status.address);
+        }
+        rpc::answer(&Tolerant(Pong { status: self.core.status(), member: peer.is_some() }))
     }
 
     fn stand(&self, envelope: &Envelope<u64>) -> Answer {

@@ -72,6 +72,8 @@ impl RaftTiming {
             follower_lease: Duration::ZERO,
             ask_every: Duration::from_millis(100),
             asks_per_voter: 6,
+            // What is under way before it begins has its time too, and the promise is 2 s for both.
+            answer_within: Duration::from_millis(1500),
             ..stepdown::Timing::default()
         }
     }

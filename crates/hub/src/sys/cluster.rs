@@ -16,7 +16,7 @@ pub async fn handle_step_down(cx: &Cx, request: &Request) -> Result<Response, Ap
     if request.operation != Operation::Write {
         return Err(ApiError::unsupported_operation());
     }
-    cx.hub.cluster.step_down().await.map_err(cluster_error)?;
+    cx.hub.handover.step_down(&*cx.hub.cluster, 1).await.map_err(cluster_error)?;
     Ok(Response::no_content())
 }
 

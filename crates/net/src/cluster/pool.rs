@@ -9,6 +9,7 @@ use std::collections::hash_map::Entry;
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
 
 use holdfast_ops::Tasks;
 use http::{Request, Response};
@@ -140,11 +141,6 @@ impl PeerPool {
         self.close_where(|peer, protocol| peer == address && alpn.is_none_or(|alpn| alpn == protocol));
     }
 
-    /// As [`PeerPool::close`] for every protocol but `kept`.
-    pub fn close_others(&self, address: &str, kept: &str) {
-        self.close_where(|peer, protocol| peer == address && protocol != kept);
-    }
-
     /// Plays a node that cannot reach anyone, for tests of partitions: closes everything and refuses to dial.
     #[doc(hidden)]
     pub fn isolate(&self, isolated: bool) {
@@ -166,14 +162,16 @@ impl PeerPool {
 
     /// Takes the connection to `address` for `alpn` out of use: nothing new goes on it, and what is under way has
     /// `grace` left before it is cut.
-    pub fn retire(&self, address: &str, alpn: &str, grace: std::time::Duration) {
+    pub fn retire(&self, address: &str, alpn: &str, grace: Duration) {
         let slot = self.shared.slots.lock().remove(&(address.to_owned(), alpn.to_owned()));
-        let connection =
-            slot.and_then(|slot| slot.borrow().as_ref().and_then(|dialled| dialled.clone().ok()));
-        let Some(connection) = connection else { return };
+        let Some(mut slot) = slot else { return };
         self.shared.tasks.spawn_until_cancelled("cluster-retire", async move {
             tokio::time::sleep(grace).await;
-            connection.close();
+            // A dial that is still going on then ends by its own deadline.
+            let dialled = slot.wait_for(Option::is_some).await.ok().and_then(|dialled| dialled.clone());
+            if let Some(Ok(connection)) = dialled {
+                connection.close();
+            }
         });
     }
 
