@@ -1,5 +1,9 @@
 //! The hub, part A: real processes, real databases, real clients.
 
+mod a01_shutdown;
+mod a02_disk;
+mod a03_move;
+mod a11_clock;
 mod cli;
 mod h01_clients;
 mod h03_health;
@@ -22,4 +26,10 @@ mod h19_backup;
 mod h20_members;
 mod h50_failover;
 mod h52_partition;
+mod h56_creation;
+mod h58_database_down;
+mod h60_restart;
+mod h61_hung_clients;
 mod h70_secrets;
+mod h71_listeners;
+mod h75_unknown_tokens;

@@ -98,6 +98,16 @@ impl Node {
         node
     }
 
+    /// Gives the node another port for its cluster listener, from its next start on.
+    pub fn move_cluster_port(&mut self) {
+        let text = std::fs::read_to_string(self.config()).unwrap();
+        let before = format!("cluster.listen = \"{}:{}\"", self.host, self.cluster_port);
+        assert!(text.contains(&before), "{text}");
+        self.cluster_port = free_port();
+        let after = format!("cluster.listen = \"{}:{}\"", self.host, self.cluster_port);
+        std::fs::write(self.config(), text.replace(&before, &after)).unwrap();
+    }
+
     fn write_config(&self, root: &Path, join: &[String]) {
         let join: Vec<String> = join.iter().map(|url| format!("{{ leader_api_addr = \"{url}\" }}")).collect();
         let seal = match self.options.seal {

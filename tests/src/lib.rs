@@ -8,5 +8,6 @@ pub mod hub;
 pub mod netns;
 pub mod oracle;
 pub mod process;
+pub mod soak;
 
 pub use eventually::{eventually, eventually_async};

@@ -1,10 +1,9 @@
 //! The oracle: at rest, the database users that we made are exactly those of live leases.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crate::api::Api;
 use crate::db::PostgresServer;
-use crate::eventually_async;
 
 /// The ids of all leases below a prefix, folders followed.
 pub async fn leases(api: &Api, prefix: &str) -> Vec<String> {
@@ -25,11 +24,15 @@ pub async fn leases(api: &Api, prefix: &str) -> Vec<String> {
 
 /// Waits until as many users of ours exist as there are leases below `database/creds/`.
 pub async fn settled(api: &Api, database: &PostgresServer, deadline: Duration) {
-    eventually_async(deadline, "users equal live leases", || async {
+    let begun = Instant::now();
+    loop {
         let (users, leases) = (database.users("v-").await.len(), leases(api, "database/creds/").await.len());
-        (users == leases).then_some(())
-    })
-    .await;
+        if users == leases {
+            return;
+        }
+        assert!(begun.elapsed() < deadline, "not within {deadline:?}: {users} users and {leases} leases");
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
 }
 
 /// A login as the hub issued it.

@@ -1,0 +1,90 @@
+//! Clients, hub nodes and the database are killed while logins are made; at rest no user is left without a lease.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::Duration;
+
+use holdfast_tests::db::PostgresServer;
+use holdfast_tests::eventually_async;
+use holdfast_tests::hub::{Cluster, PATIENCE};
+use holdfast_tests::oracle::{Login, settled};
+use holdfast_tests::soak::{Seed, scaled};
+use tokio::task::JoinSet;
+
+/// A swept user is looked for once more after a minute, and its database may have been away before that.
+const QUIET: Duration = Duration::from_secs(180);
+
+#[derive(Clone, Copy, Debug)]
+enum Victim {
+    Clients,
+    Active,
+    Standby,
+    Database,
+}
+
+/// Clients that ask for logins until they are told to stop or are dropped, each request within 5 s.
+fn clients(cluster: &Cluster, stop: &Arc<AtomicBool>, issued: &Arc<AtomicUsize>) -> JoinSet<()> {
+    let mut set = JoinSet::new();
+    for index in 0..6 {
+        let (api, stop, issued) = (cluster.api(index % 3), stop.clone(), issued.clone());
+        set.spawn(async move {
+            while !stop.load(Ordering::Relaxed) {
+                let asked = Login::issue(&api, "database/creds/app");
+                match tokio::time::timeout(Duration::from_secs(5), asked).await {
+                    Ok(Some(_)) => drop(issued.fetch_add(1, Ordering::Relaxed)),
+                    // A node that is down refuses at once.
+                    _ => tokio::time::sleep(Duration::from_millis(20)).await,
+                }
+            }
+        });
+    }
+    set
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn kills_at_random_points_of_creation_leave_no_stray_user() {
+    // A database that acknowledges what a crash takes back would leave leases without users.
+    let database = PostgresServer::with_settings(&["synchronous_commit=on"]);
+    let (mut cluster, mut database) = (Cluster::start(3).await, database.await);
+    cluster.api(cluster.active().await).setup_postgres(&database, "1h").await;
+    let (stop, issued) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicUsize::new(0)));
+    let mut seed = Seed::new("kills_at_random_points_of_creation");
+    for point in 0..scaled(20, 200) {
+        let mut running = clients(&cluster, &stop, &issued);
+        let begun = issued.load(Ordering::Relaxed);
+        let flows = || async { (issued.load(Ordering::Relaxed) > begun).then_some(()) };
+        eventually_async(PATIENCE, "logins flow", flows).await;
+        let victim = [Victim::Clients, Victim::Active, Victim::Standby, Victim::Database][point % 4];
+        tokio::time::sleep(Duration::from_micros(seed.below(60_000))).await;
+        match victim {
+            // Dropping a request closes its connection, as the death of its process does.
+            Victim::Clients => running.abort_all(),
+            Victim::Active | Victim::Standby => {
+                let active = cluster.active().await;
+                let index = match victim {
+                    Victim::Active => active,
+                    _ => cluster.others(active)[0],
+                };
+                cluster.nodes[index].kill();
+                tokio::time::sleep(Duration::from_micros(seed.below(1_000_000))).await;
+                cluster.nodes[index].start();
+                cluster.nodes[index].wait_listening().await;
+            }
+            Victim::Database => {
+                database.kill();
+                tokio::time::sleep(Duration::from_micros(seed.below(500_000))).await;
+                database.resume().await;
+            }
+        }
+        running.shutdown().await;
+    }
+    stop.store(true, Ordering::Relaxed);
+    cluster.wait_complete().await;
+    let issued = issued.load(Ordering::Relaxed);
+    println!("{issued} logins were issued");
+    let api = cluster.api(cluster.active().await);
+    settled(&api, &database, QUIET).await;
+    let left = database.users("v-").await.len();
+    assert!(left >= issued, "{left} users are left of {issued} logins that clients hold");
+    cluster.check_logs(&[]);
+}
