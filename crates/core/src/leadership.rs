@@ -174,6 +174,14 @@ impl Leadership {
         self.settle(now, out);
     }
 
+    /// For a node that is the only voter: it is its own quorum at every instant, so no late renewal may end its term.
+    /// Changes no gate by itself; call it before anything is asked or told.
+    pub fn renew_alone(&mut self, now: Mono) {
+        if let Some(claim) = &mut self.claim {
+            claim.tenure.renew(claim.tenure.term(), now);
+        }
+    }
+
     /// When [`Event::Tick`] is due.
     pub fn next_deadline(&self) -> Option<Mono> {
         let expiry = self.open.and(self.claim).and_then(|claim| claim.tenure.valid_until());

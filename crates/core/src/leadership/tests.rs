@@ -57,6 +57,23 @@ fn without_acknowledgements_the_gate_closes_and_the_predicate_needs_no_tick() {
 }
 
 #[test]
+fn a_node_alone_is_its_own_quorum_however_late_its_renewals_are() {
+    let mut machine = Leadership::new(Timing::default());
+    let mut out = Vec::new();
+    machine.renew_alone(ms(0));
+    assert_eq!(feed(&mut machine, &[(0, elected(T1, 5)), (1, applied(5))]), []);
+    machine.renew_alone(ms(2));
+    machine.on(ms(2), Event::Tick, &mut out);
+    assert_eq!(out, [Effect::OpenGate(T1)]);
+    // Its task did not run for a minute.
+    machine.renew_alone(ms(60_000));
+    assert_eq!(machine.active(ms(60_000)), Some(T1));
+    out.clear();
+    machine.on(ms(60_000), Event::Tick, &mut out);
+    assert_eq!(out, []);
+}
+
+#[test]
 fn an_acknowledgement_that_came_late_counts_from_its_sending() {
     let mut machine = leader();
     let out = feed(&mut machine, &[(420, acked(T1, 10)), (421, acked(T1, 21))]);

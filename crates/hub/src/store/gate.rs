@@ -5,12 +5,13 @@
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use holdfast_core::leadership::{Effect, Event, Leadership, Reason};
 use holdfast_core::{LogIndex, Mono, Term};
 use holdfast_ops::clock::MonoClock;
-use parking_lot::{Mutex, RwLock};
+use parking_lot::{Mutex, MutexGuard, RwLock};
 use tokio::sync::{mpsc, watch};
 
 use super::health::{Health, Report};
@@ -66,6 +67,8 @@ pub(super) struct Gate {
     clock: MonoClock,
     timing: RaftTiming,
     machine: Mutex<Leadership>,
+    /// Whether this node is the only voter.
+    alone: AtomicBool,
     facts: RwLock<Facts>,
     view: watch::Sender<View>,
     handover: mpsc::Sender<Term>,
@@ -85,6 +88,7 @@ impl Gate {
             clock: MonoClock::new(),
             timing,
             machine: Mutex::new(Leadership::new(timing.gate())),
+            alone: AtomicBool::new(false),
             facts: RwLock::default(),
             view: watch::Sender::new(View { storage_healthy: true, ..View::default() }),
             handover,
@@ -110,19 +114,39 @@ impl Gate {
 
     pub(super) fn set_own(&self, id: u64) {
         self.facts.write().own = Some(id);
+        self.see_whether_alone();
+    }
+
+    /// The machine, up to date: a node alone needs nobody to go on, so a heartbeat that is late on a busy machine
+    /// must not cost it its term.
+    fn machine(&self) -> MutexGuard<'_, Leadership> {
+        let mut machine = self.machine.lock();
+        if self.alone.load(Ordering::Relaxed) {
+            machine.renew_alone(self.now());
+        }
+        machine
+    }
+
+    fn see_whether_alone(&self) {
+        let alone = {
+            let facts = self.facts.read();
+            let mut voters = facts.membership.membership().voter_ids();
+            voters.next().is_some_and(|voter| Some(voter) == facts.own) && voters.next().is_none()
+        };
+        self.alone.store(alone, Ordering::Relaxed);
     }
 
     /// Whether this node may act at this instant, and in which term.
     pub(super) fn active(&self) -> Option<Term> {
-        self.machine.lock().active(self.now())
+        self.machine().active(self.now())
     }
 
     pub(super) fn leading(&self) -> Option<Term> {
-        self.machine.lock().leading()
+        self.machine().leading()
     }
 
     pub(super) fn store_healthy(&self) -> bool {
-        self.machine.lock().store_healthy()
+        self.machine().store_healthy()
     }
 
     pub(super) fn removed(&self) -> bool {
@@ -130,7 +154,7 @@ impl Gate {
     }
 
     pub(super) fn next_deadline(&self) -> Option<Mono> {
-        self.machine.lock().next_deadline()
+        self.machine().next_deadline()
     }
 
     pub(super) fn watch(&self) -> watch::Receiver<View> {
@@ -149,7 +173,7 @@ impl Gate {
     /// Takes one event and performs what follows from it.
     pub(super) fn feed(&self, event: Event) {
         let mut effects = Vec::new();
-        self.machine.lock().on(self.now(), event, &mut effects);
+        self.machine().on(self.now(), event, &mut effects);
         for effect in &effects {
             self.perform(*effect);
         }
@@ -244,6 +268,7 @@ impl Gate {
             }
             facts.membership = membership;
         }
+        self.see_whether_alone();
         self.renew();
         self.publish();
     }
@@ -270,7 +295,7 @@ impl Gate {
     pub(super) fn view(&self) -> View {
         let now = self.now();
         let (active, storage_healthy) = {
-            let machine = self.machine.lock();
+            let machine = self.machine();
             (machine.active(now), machine.store_healthy())
         };
         let facts = self.facts.read();
@@ -296,7 +321,7 @@ impl Gate {
     /// How long ago a live leader was known here: at first hand, or because this node is it.
     pub(super) fn leader_age(&self) -> Option<(Heard, u64)> {
         let now = self.now();
-        let active = self.machine.lock().active(now);
+        let active = self.machine().active(now);
         let facts = self.facts.read();
         let heard = match (active, facts.own) {
             (Some(term), Some(own)) => Heard { leader: own, term: term.into_inner(), at: now },
