@@ -77,6 +77,11 @@ impl Engine for Database {
         }
     }
 
+    /// A login: who did not get the answer does not know of it, and another request would make another one.
+    fn read_has_effect(&self, rest: &str) -> bool {
+        rest.starts_with("creds/")
+    }
+
     fn audit_clear(&self) -> &'static [&'static str] {
         &[
             "db_name",

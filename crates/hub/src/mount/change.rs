@@ -108,6 +108,9 @@ pub async fn tune(cx: &Cx, family: Family, path: &str, data: &Data) -> Result<Ve
 /// and the same call can be made again.
 pub async fn disable(cx: &Cx, family: Family, named: &str) -> Result<(), ApiError> {
     let path = family.path(named);
+    if family == Family::Secret && path.starts_with("auth/") {
+        return Err(family.missing(&path));
+    }
     if table::is_built_in(&path) {
         return Err(ApiError::invalid(format!("cannot unmount {:?}", family.shown(&path))));
     }

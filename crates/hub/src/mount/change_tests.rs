@@ -95,3 +95,14 @@ async fn a_mount_on_its_way_out_answers_nothing_but_can_revoke() {
     disable(&cx, Family::Secret, "kv").await.unwrap();
     assert!(hub.mounts.owner("kv/a").unwrap().is_none());
 }
+
+#[tokio::test]
+async fn a_login_method_is_not_disabled_as_if_it_were_a_secrets_engine() {
+    let (_store, hub, cx) = testing::hub();
+    enable(&cx, Family::Auth, "u", &data(json!({"type": "userpass"}))).await.unwrap();
+    let refused = text(disable(&cx, Family::Secret, "auth/u").await);
+    assert_eq!(refused, "No secret engine mount at auth/u/");
+    assert!(hub.mounts.route("auth/u/login/x").unwrap().is_some());
+    disable(&cx, Family::Auth, "u").await.unwrap();
+    assert!(hub.mounts.route("auth/u/login/x").unwrap().is_none());
+}

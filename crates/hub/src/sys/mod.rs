@@ -46,10 +46,17 @@ impl Engine for Sys {
     fn sudo(&self, rest: &str) -> bool {
         match split(rest) {
             ("auth", named) => !named.is_empty(),
+            // The other name of a login method needs no less.
+            ("mounts", named) => split(named).0 == "auth",
             ("audit" | "audit-hash" | "seal" | "step-down" | "revoke-prefix" | "revoke-force", _) => true,
             ("leases", rest) => leases::sudo(rest),
             _ => false,
         }
+    }
+
+    /// What is unwrapped is gone afterwards.
+    fn read_has_effect(&self, rest: &str) -> bool {
+        matches!(rest, "wrapping/unwrap" | "wrapping/wrap")
     }
 
     fn audit_clear(&self) -> &'static [&'static str] {
@@ -88,6 +95,30 @@ impl Engine for Sys {
                 _ => Err(ApiError::unsupported_path()),
             },
             _ => Err(ApiError::unsupported_path()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn unwrapping_is_no_read_that_may_be_repeated() {
+        let sys = engine();
+        assert!(sys.read_has_effect("wrapping/unwrap") && !sys.read_has_effect("wrapping/lookup"));
+        let database = crate::database::engine();
+        assert!(database.read_has_effect("creds/r") && !database.read_has_effect("static-creds/r"));
+    }
+
+    #[test]
+    fn login_methods_need_sudo_by_either_of_their_names() {
+        let sys = engine();
+        for path in ["auth/x", "auth/x/tune", "mounts/auth/x", "mounts/auth/x/tune", "mounts/auth"] {
+            assert!(sys.sudo(path), "{path}");
+        }
+        for path in ["auth", "mounts", "mounts/authority", "mounts/kv/tune"] {
+            assert!(!sys.sudo(path), "{path}");
         }
     }
 }
