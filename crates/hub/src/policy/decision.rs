@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::parse::Policy;
-use super::rule::{Capabilities, Capability, Rule};
+use super::rule::{self, Capabilities, Capability, Rule};
 use crate::error::ApiError;
 use crate::logical::{Data, Operation};
 
@@ -23,8 +23,10 @@ impl Held {
 /// What the policies of a token say of a request.
 ///
 /// Rules of the most specific matching pattern decide, all other patterns are ignored. Among the rules of that
-/// pattern, what one grants is granted: adding a policy never takes anything away, unless it says so by `deny` or
-/// `denied_parameters`.
+/// pattern capabilities add up, and `deny` wins. Conditions belong to the path, whichever of the rules states them:
+/// a rule without conditions lifts none. All denied parameters are denied and all required ones are required; what
+/// may be given is what the rules that restrict it list together; wrapping keeps within the bounds of one of the rules
+/// that bound it.
 #[derive(Clone, Debug, Default)]
 pub struct Decision {
     /// Whether the operation is granted, its parameters and wrapping aside.
@@ -34,7 +36,6 @@ pub struct Decision {
     /// Whether the `root` policy decided: nothing else is looked at.
     pub root: bool,
     deciding: Vec<Held>,
-    needed: Option<Capability>,
 }
 
 impl Decision {
@@ -54,7 +55,6 @@ impl Decision {
             sudo: open && granted.has(Capability::Sudo),
             root: false,
             deciding,
-            needed: Some(needed),
         }
     }
 
@@ -63,14 +63,16 @@ impl Decision {
         if self.root || !matches!(operation, Operation::Write | Operation::Patch) {
             return self.allowed;
         }
+        let restricting: Vec<&Rule> = self.rules().filter(|rule| !rule.allowed.is_empty()).collect();
         self.allowed
-            && self.rules().all(|rule| rule.tolerates(data))
-            && self.granting().any(|r| r.allows(data))
+            && self.rules().all(|rule| rule.tolerates(data) && rule.has_required(data))
+            && (restricting.is_empty() || rule::allowed_together(&restricting, data))
     }
 
-    /// Checks the asked time of wrapping in seconds against the bounds of the rules that grant the operation.
+    /// Checks the asked time of wrapping in seconds against the bounds of the rules that have any.
     pub fn check_wrap(&self, ttl: Option<i64>) -> Result<(), ApiError> {
-        if self.root || self.granting().any(|rule| rule.wrap_fits(ttl)) || !self.allowed {
+        let mut bounding = self.rules().filter(|rule| rule.bounds_wrapping()).peekable();
+        if self.root || bounding.peek().is_none() || bounding.any(|rule| rule.wrap_fits(ttl)) {
             return Ok(());
         }
         Err(ApiError::invalid("the wrapping TTL is outside the bounds that the policy sets for this path"))
@@ -78,11 +80,6 @@ impl Decision {
 
     fn rules(&self) -> impl Iterator<Item = &Rule> {
         self.deciding.iter().filter_map(Held::rule)
-    }
-
-    fn granting(&self) -> impl Iterator<Item = &Rule> {
-        let needed = self.needed;
-        self.rules().filter(move |rule| needed.is_some_and(|c| rule.capabilities.has(c)))
     }
 }
 

@@ -217,24 +217,20 @@ impl Rule {
         })
     }
 
-    /// Whether a write with these parameters is within what the rule allows and requires.
-    pub fn allows(&self, data: &Data) -> bool {
+    /// Whether a write with these parameters has all that the rule requires.
+    pub fn has_required(&self, data: &Data) -> bool {
         let names: Vec<String> = data.as_map().keys().map(|name| name.to_lowercase()).collect();
-        if self.required.iter().any(|wanted| !names.contains(wanted)) {
-            return false;
-        }
-        if self.allowed.is_empty() {
-            return true;
-        }
-        data.as_map().iter().all(|(name, value)| match self.allowed.get(&name.to_lowercase()) {
-            Some(values) => lists(values, value),
-            None => self.allowed.contains_key("*"),
-        })
+        self.required.iter().all(|wanted| names.contains(wanted))
+    }
+
+    /// Whether the rule says how long answers are to be wrapped.
+    pub fn bounds_wrapping(&self) -> bool {
+        self.min_wrap.is_some() || self.max_wrap.is_some()
     }
 
     /// Whether the asked time of wrapping is within bounds.
     pub fn wrap_fits(&self, ttl: Option<i64>) -> bool {
-        if self.min_wrap.is_none() && self.max_wrap.is_none() {
+        if !self.bounds_wrapping() {
             return true;
         }
         let Some(ttl) = ttl.and_then(|ttl| u64::try_from(ttl).ok()).filter(|ttl| *ttl > 0) else {
@@ -242,6 +238,19 @@ impl Rule {
         };
         self.min_wrap.is_none_or(|min| ttl >= min) && self.max_wrap.is_none_or(|max| ttl <= max)
     }
+}
+
+/// Whether rules that restrict the parameters of a write together allow these: each value must be in the list that
+/// some rule has for its name. `*` stands for the names that no rule lists.
+pub fn allowed_together(rules: &[&Rule], data: &Data) -> bool {
+    data.as_map().iter().all(|(name, value)| {
+        let name = name.to_lowercase();
+        let mut listed = rules.iter().filter_map(|rule| rule.allowed.get(&name)).peekable();
+        match listed.peek() {
+            Some(_) => listed.any(|values| lists(values, value)),
+            None => rules.iter().any(|rule| rule.allowed.contains_key("*")),
+        }
+    })
 }
 
 /// Whether a value is in the list, where no values mean any; texts may begin or end with `*`.
@@ -328,15 +337,20 @@ mod tests {
         let mut rule = Rule::new("a", Capabilities::default());
         rule.allowed =
             Parameters::from([("ttl".into(), vec![json!("1h"), json!("2*")]), ("any".into(), vec![])]);
-        assert!(rule.allows(&data(json!({"TTL": "1h", "any": 5}))));
-        assert!(rule.allows(&data(json!({"ttl": "25h"}))));
-        assert!(!rule.allows(&data(json!({"ttl": "3h"}))));
-        assert!(!rule.allows(&data(json!({"other": 1}))));
+        let allows = |rule: &Rule, value| allowed_together(&[rule], &data(value));
+        assert!(allows(&rule, json!({"TTL": "1h", "any": 5})));
+        assert!(allows(&rule, json!({"ttl": "25h"})));
+        assert!(!allows(&rule, json!({"ttl": "3h"})));
+        assert!(!allows(&rule, json!({"other": 1})));
         rule.allowed.insert("*".into(), vec![]);
-        assert!(rule.allows(&data(json!({"other": 1}))));
-        assert!(!rule.allows(&data(json!({"ttl": "3h"}))));
+        assert!(allows(&rule, json!({"other": 1})));
+        assert!(!allows(&rule, json!({"ttl": "3h"})));
+        let mut more = Rule::new("a", Capabilities::default());
+        more.allowed = Parameters::from([("ttl".into(), vec![json!("3h")])]);
+        assert!(allowed_together(&[&rule, &more], &data(json!({"ttl": "3h", "any": 1}))));
+        assert!(!allowed_together(&[&rule, &more], &data(json!({"ttl": "4h"}))));
         rule.required = vec!["ttl".into()];
-        assert!(!rule.allows(&data(json!({}))));
+        assert!(!rule.has_required(&data(json!({}))) && rule.has_required(&data(json!({"TTL": 1}))));
         rule.denied = Parameters::from([("x".into(), vec![json!(1)])]);
         assert!(rule.tolerates(&data(json!({"x": 2}))) && !rule.tolerates(&data(json!({"X": 1}))));
         rule.denied = Parameters::from([("*".into(), vec![])]);

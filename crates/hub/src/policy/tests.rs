@@ -121,7 +121,7 @@ async fn operations_need_their_capability() {
 }
 
 #[tokio::test]
-async fn parameters_and_wrapping_are_conditions_of_the_granting_rule() {
+async fn conditions_on_parameters_and_wrapping_are_not_lifted_by_a_rule_without_any() {
     let (_, hub, cx) = hub();
     let narrow = r#"path "a" {
         capabilities = ["update"]
@@ -130,6 +130,9 @@ async fn parameters_and_wrapping_are_conditions_of_the_granting_rule() {
     }"#;
     hub.policies.write(&cx, "narrow", narrow).await.unwrap();
     hub.policies.write(&cx, "wide", r#"path "a" { capabilities = ["update"] }"#).await.unwrap();
+    let other = "path \"a\" {\n capabilities = [\"read\"]\n allowed_parameters = { name = [] }\n\
+        required_parameters = [\"name\"]\n}";
+    hub.policies.write(&cx, "other", other).await.unwrap();
     let ban = "path \"a\" {\n capabilities = [\"read\"]\n denied_parameters = { bad = [] }\n}";
     hub.policies.write(&cx, "ban", ban).await.unwrap();
     let decide = |names: &[&str]| {
@@ -140,13 +143,18 @@ async fn parameters_and_wrapping_are_conditions_of_the_granting_rule() {
     let ok = |names: &[&str], value| decide(names).parameters_allowed(Operation::Write, &data(value));
     assert!(ok(&["narrow"], json!({"ttl": "1h"})));
     assert!(!ok(&["narrow"], json!({"ttl": "2h"})));
-    assert!(ok(&["narrow", "wide"], json!({"ttl": "2h"})));
+    assert!(!ok(&["narrow", "wide"], json!({"ttl": "2h"})));
+    assert!(!ok(&["wide", "narrow"], json!({"other": 1})));
+    assert!(ok(&["narrow", "wide"], json!({"ttl": "1h"})));
+    assert!(ok(&["narrow", "other"], json!({"ttl": "1h", "name": "x"})));
+    assert!(!ok(&["narrow", "other"], json!({"ttl": "1h"})));
     assert!(ok(&["wide"], json!({"bad": 1})));
     assert!(!ok(&["wide", "ban"], json!({"bad": 1})));
     assert!(!ok(&["ban"], json!({})));
     assert!(decide(&["narrow"]).check_wrap(Some(10)).is_ok());
     assert_eq!(decide(&["narrow"]).check_wrap(None).unwrap_err().status(), 400);
-    assert!(decide(&["narrow", "wide"]).check_wrap(None).is_ok());
+    assert_eq!(decide(&["narrow", "wide"]).check_wrap(None).unwrap_err().status(), 400);
+    assert!(decide(&["wide"]).check_wrap(None).is_ok());
     assert!(decide(&["root"]).parameters_allowed(Operation::Write, &data(json!({"bad": 1}))));
 }
 
