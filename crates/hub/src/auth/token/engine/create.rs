@@ -101,7 +101,7 @@ fn policies(data: &Data, rights: &Rights<'_>, role: Option<&Role>) -> Result<Vec
                 "token policies ({wanted:?}) must be subset of the role's allowed policies ({allowed:?})"
             )));
         }
-    } else if !rights.sudo && wanted.iter().any(|policy| policy != "default" && !parent.contains(policy)) {
+    } else if !rights.sudo && wanted.iter().any(|policy| !parent.contains(policy)) {
         return Err(ApiError::invalid("child policies must be subset of parent"));
     }
     let banned = role.map(|role| role.disallowed_policies.as_slice()).unwrap_or_default();
@@ -125,7 +125,8 @@ fn draft(
     let bare = data.bool("no_default_policy")?.unwrap_or(false)
         || role.is_some_and(|role| {
             role.no_default_policy || role.disallowed_policies.iter().any(|policy| policy == "default")
-        });
+        })
+        || role.is_none() && !rights.sudo && !rights.caller.policies.iter().any(|policy| policy == "default");
     let new = NewToken {
         text: chosen_text(data, rights)?,
         token_type: token_type(data, role)?,

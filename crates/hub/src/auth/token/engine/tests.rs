@@ -236,3 +236,22 @@ async fn unknown_paths_and_verbs_are_told_apart() {
     }
     assert!(engine().sudo("accessors/") && engine().sudo("revoke-orphan") && !engine().sudo("create"));
 }
+
+#[tokio::test]
+async fn a_child_has_no_default_policy_where_its_parent_has_none() {
+    let (_, _hub, cx) = hub();
+    let new = NewToken {
+        policies: vec!["a".into()],
+        no_default_policy: true,
+        ..NewToken::orphan("auth/test/login", LeaseTtls::default())
+    };
+    let created = cx.hub.tokens.create(&cx, new).await.unwrap();
+    let text = created.grant.client_token.expose_secret().to_owned();
+    let bare = Caller { token: Arc::new(created.token), text };
+    let (auth, _) = make(&cx, &bare, "create", json!({})).await.unwrap();
+    assert_eq!(auth.policies, ["a"]);
+    let asked = refused(&cx, &bare, "create", json!({"policies": ["default"]})).await;
+    assert_eq!(asked, (400, "child policies must be subset of parent".into()));
+    let (auth, _) = make(&cx, &root(&cx).await, "create", json!({"policies": ["a"]})).await.unwrap();
+    assert_eq!(auth.policies, ["a", "default"]);
+}
