@@ -55,12 +55,14 @@ impl<'a> Place<'a> {
     }
 }
 
-/// What a client is told of a failed driver call.
+/// What a client is told of a failed driver call. What could not be tried is 503 with `Retry-After`, like a hub
+/// without an active node: nothing happened, and the same request may succeed soon. What the database refused is 500.
 pub fn driver_error(error: &DriverError) -> ApiError {
     let text = error.client_text();
     match error.reason() {
         // The driver went with leadership; a request that has changed nothing yet goes on at the next leader.
         Reason::Closed => ApiError::no_leader(),
+        _ if error.could_not_be_tried() => ApiError::unavailable(text),
         Reason::Busy | Reason::Deadline | Reason::Cancelled => ApiError::unavailable(text),
         Reason::Invalid => ApiError::invalid(text),
         _ => ApiError::failed(text),

@@ -120,7 +120,8 @@ async fn a_database_that_cannot_be_reached_leaves_no_intent() {
     let world = World::new().await;
     world.database.create(&[Behave::Unreachable]);
     let error = world.creds().await.unwrap_err();
-    assert_eq!((error.status(), error.to_string()), (500, "connection refused".into()));
+    assert_eq!((error.status(), error.to_string()), (503, "connection refused".into()));
+    assert_eq!(error.retry_after, Some(1));
     world.check();
     assert_eq!(world.database.deletes(), 0);
 }
