@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use clap::{Args, Parser, Subcommand};
 
 const EXIT_CODES: &str = "Exit codes: 0 done · 1 wrong use or local error · 2 the server refused or did not answer · \
-64 wrong configuration of a daemon";
+64 wrong configuration of a daemon · 70 a daemon failed";
 
 /// Holdfast: an access layer for databases and services that survives the loss of any process, node or link.
 #[derive(Debug, Parser)]
@@ -30,6 +30,12 @@ pub struct Global {
     /// PEM file with the authorities to trust. Else HOLDFAST_CACERT, BAO_CACERT or VAULT_CACERT.
     #[arg(long, global = true, value_name = "FILE")]
     pub ca_cert: Option<PathBuf>,
+    /// PEM file with the certificate to present. Else HOLDFAST_CLIENT_CERT, BAO_CLIENT_CERT or VAULT_CLIENT_CERT.
+    #[arg(long, global = true, value_name = "FILE")]
+    pub client_cert: Option<PathBuf>,
+    /// PEM file with the key of that certificate. Else HOLDFAST_CLIENT_KEY, BAO_CLIENT_KEY or VAULT_CLIENT_KEY.
+    #[arg(long, global = true, value_name = "FILE")]
+    pub client_key: Option<PathBuf>,
     /// Trust any certificate. For experiments only.
     #[arg(long, global = true)]
     pub tls_skip_verify: bool,

@@ -39,10 +39,21 @@ pub fn with_token(global: &Global, token: Option<SecretString>) -> Result<Client
         .addresses([address(global)])
         .token(token)
         .ca_cert(global.ca_cert.clone().or_else(|| variable("CACERT").map(PathBuf::from)))
+        .client_cert(client_cert(global)?)
         .skip_verify(global.tls_skip_verify || skip)
         .wrap_ttl(global.wrap_ttl.clone().or_else(|| variable("WRAP_TTL")))
         .build()?;
     Ok(client)
+}
+
+/// The certificate to present and its key: both or none.
+fn client_cert(global: &Global) -> Result<Option<(PathBuf, PathBuf)>, Failure> {
+    let file = |flag: &Option<PathBuf>, name| flag.clone().or_else(|| variable(name).map(PathBuf::from));
+    match (file(&global.client_cert, "CLIENT_CERT"), file(&global.client_key, "CLIENT_KEY")) {
+        (Some(cert), Some(key)) => Ok(Some((cert, key))),
+        (None, None) => Ok(None),
+        _ => Err(anyhow::anyhow!("a client certificate needs both its file and the file of its key").into()),
+    }
 }
 
 /// The session's token: from the environment, else from the files in the home directory.

@@ -8,6 +8,7 @@ use reqwest::Url;
 use secrecy::{ExposeSecret, SecretString};
 use serde_json::Value;
 use tokio::io::AsyncWriteExt;
+use zeroize::Zeroizing;
 
 use crate::answer::Answer;
 use crate::endpoints::Endpoints;
@@ -39,9 +40,10 @@ impl Verb {
         }
     }
 
-    /// Whether sending it twice does no harm.
-    fn is_read(self) -> bool {
-        matches!(self, Self::Read | Self::List)
+    /// Whether sending it twice does no harm. Reading credentials makes a login, and unwrapping works once.
+    fn is_repeatable(self, path: &str) -> bool {
+        let makes = |segment: &str| matches!(segment, "creds" | "unwrap" | "wrap");
+        matches!(self, Self::List) || matches!(self, Self::Read) && !path.split('/').any(makes)
     }
 }
 
@@ -52,6 +54,7 @@ pub struct ClientBuilder {
     token: Option<SecretString>,
     ca_cert: Option<PathBuf>,
     skip_verify: bool,
+    client_cert: Option<(PathBuf, PathBuf)>,
     wrap_ttl: Option<String>,
     timeout: Option<Duration>,
 }
@@ -75,6 +78,13 @@ impl ClientBuilder {
     #[must_use]
     pub fn ca_cert(mut self, file: Option<PathBuf>) -> Self {
         self.ca_cert = file;
+        self
+    }
+
+    /// PEM files with the certificate (and its chain) and the key that the client presents.
+    #[must_use]
+    pub fn client_cert(mut self, files: Option<(PathBuf, PathBuf)>) -> Self {
+        self.client_cert = files;
         self
     }
 
@@ -108,6 +118,9 @@ impl ClientBuilder {
             .redirect(reqwest::redirect::Policy::limited(2));
         if let Some(file) = &self.ca_cert {
             builder = builder.tls_certs_only(read_certificates(file)?);
+        }
+        if let Some((cert, key)) = &self.client_cert {
+            builder = builder.identity(read_identity(cert, key)?);
         }
         if self.skip_verify {
             builder = builder.tls_danger_accept_invalid_certs(true);
@@ -158,7 +171,8 @@ impl Client {
 
     /// Sends a request to the first endpoint that takes it.
     ///
-    /// A write moves on to another endpoint only when no connection could be made, so that nothing is done twice.
+    /// What changes something moves on to another endpoint only when no connection could be made, so that nothing is
+    /// done twice; so does everything whose answer is to be wrapped.
     pub async fn send(&self, verb: Verb, path: &str, body: Option<&Value>) -> Result<Answer, ClientError> {
         let mut tried = Vec::new();
         for (index, base) in self.endpoints.rotation() {
@@ -167,7 +181,7 @@ impl Client {
                     self.endpoints.prefer(index);
                     return finish(verb, path, base, response).await;
                 }
-                Err(error) if verb.is_read() || error.is_connect() => {
+                Err(error) if error.is_connect() || (self.wrap_ttl.is_none() && verb.is_repeatable(path)) => {
                     tried.push(format!("{base}: {}", chain(&error)))
                 }
                 Err(error) => {
@@ -302,6 +316,18 @@ fn read_certificates(file: &Path) -> Result<Vec<reqwest::Certificate>, ClientErr
         .map_err(|source| ClientError::Tls { file: name(), source: source.into() })
 }
 
+fn read_identity(cert: &Path, key: &Path) -> Result<reqwest::Identity, ClientError> {
+    let read = |file: &Path| {
+        std::fs::read(file).map_err(|source| ClientError::File { file: file.display().to_string(), source })
+    };
+    let mut pem = Zeroizing::new(read(cert)?);
+    pem.push(b'\n');
+    pem.extend_from_slice(&Zeroizing::new(read(key)?));
+    let file = || format!("{} and {}", cert.display(), key.display());
+    reqwest::Identity::from_pem(&pem)
+        .map_err(|source| ClientError::Tls { file: file(), source: source.into() })
+}
+
 /// An error with its causes on one line.
 pub fn chain(error: &(dyn std::error::Error + 'static)) -> String {
     let mut text = error.to_string();
@@ -315,4 +341,35 @@ pub fn chain(error: &(dyn std::error::Error + 'static)) -> String {
         source = cause.source();
     }
     text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_makes_something_is_sent_once() {
+        for (verb, path, repeatable) in [
+            (Verb::Read, "secret/data/a", true),
+            (Verb::Read, "database/static-creds/r", true),
+            (Verb::List, "database/roles", true),
+            (Verb::Read, "database/creds/r", false),
+            (Verb::Read, "sys/wrapping/unwrap", false),
+            (Verb::Write, "secret/data/a", false),
+            (Verb::Delete, "secret/data/a", false),
+        ] {
+            assert_eq!(verb.is_repeatable(path), repeatable, "{path}");
+        }
+    }
+
+    #[test]
+    fn a_client_certificate_that_is_missing_or_none_is_told_by_its_file() {
+        let build = |cert: &str, key: &str| {
+            let files = Some((PathBuf::from(cert), PathBuf::from(key)));
+            let builder = Client::builder().addresses(["https://127.0.0.1:1"]).client_cert(files);
+            builder.build().unwrap_err().to_string()
+        };
+        assert!(build("/nowhere/cert.pem", "/nowhere/key.pem").contains("/nowhere/cert.pem"));
+        assert!(build("/dev/null", "/dev/null").contains("/dev/null"));
+    }
 }
