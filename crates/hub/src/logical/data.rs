@@ -8,8 +8,15 @@ use serde_json::{Map, Value};
 use crate::error::ApiError;
 
 /// A request's fields.
-#[derive(Clone, Debug, Default, PartialEq)]
+#[derive(Clone, Default, PartialEq)]
 pub struct Data(Map<String, Value>);
+
+/// Values may be secrets: only names are shown.
+impl std::fmt::Debug for Data {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_set().entries(self.0.keys()).finish()
+    }
+}
 
 impl Data {
     /// Wraps a JSON object.

@@ -1,6 +1,7 @@
 //! What a handler answers, before it becomes an envelope.
 
 use std::collections::BTreeMap;
+use std::fmt;
 
 use bytes::Bytes;
 use secrecy::SecretString;
@@ -17,7 +18,6 @@ pub struct Response {
 }
 
 /// What is sent.
-#[derive(Debug)]
 pub enum Body {
     /// Nothing: 204 unless the status says otherwise.
     Empty,
@@ -42,7 +42,7 @@ pub enum Body {
 }
 
 /// The content of an envelope.
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub struct Logical {
     /// The lease that stands behind the data.
     pub lease: Option<LeaseTicket>,
@@ -95,7 +95,7 @@ pub struct AuthGrant {
 }
 
 /// Where a wrapped answer can be fetched.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Serialize)]
 pub struct WrapInfo {
     /// The wrapping token.
     pub token: String,
@@ -110,6 +110,40 @@ pub struct WrapInfo {
     /// The accessor of a wrapped token.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub wrapped_accessor: String,
+}
+
+/// Values of answers are secrets: only names are shown.
+impl fmt::Debug for Body {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Empty => f.write_str("Empty"),
+            Self::Logical(logical) => logical.fmt(f),
+            Self::Json(_) => f.write_str("Json(..)"),
+            Self::Bytes { content_type, .. } => write!(f, "Bytes({content_type})"),
+            Self::File { content_type, .. } => write!(f, "File({content_type})"),
+        }
+    }
+}
+
+impl fmt::Debug for Logical {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Logical")
+            .field("lease", &self.lease)
+            .field("data", &self.data.as_ref().map(|data| data.keys().collect::<Vec<_>>()))
+            .field("auth", &self.auth)
+            .field("wrap_info", &self.wrap_info)
+            .field("warnings", &self.warnings)
+            .finish_non_exhaustive()
+    }
+}
+
+impl fmt::Debug for WrapInfo {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("WrapInfo")
+            .field("accessor", &self.accessor)
+            .field("ttl", &self.ttl)
+            .finish_non_exhaustive()
+    }
 }
 
 impl Response {
@@ -163,5 +197,32 @@ impl Response {
 impl From<Logical> for Response {
     fn from(logical: Logical) -> Self {
         Self { status: None, body: Body::Logical(Box::new(logical)) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn nothing_secret_is_shown_for_debugging() {
+        let data = json!({"password": "hidden"});
+        let map = data.as_object().cloned().unwrap();
+        let wrap = WrapInfo {
+            token: "hidden".into(),
+            accessor: "a".into(),
+            ttl: 1,
+            creation_time: String::new(),
+            creation_path: String::new(),
+            wrapped_accessor: String::new(),
+        };
+        let mut answer = Logical { data: Some(map.clone()), wrap_info: Some(wrap), ..Logical::default() };
+        answer.warnings.push("seen".into());
+        let shown = format!("{:?} {:?}", Response::from(answer), Response::json(200, data));
+        assert!(shown.contains("password") && shown.contains("seen") && !shown.contains("hidden"), "{shown}");
+        let shown = format!("{:?}", crate::logical::Data::new(map));
+        assert!(shown.contains("password") && !shown.contains("hidden"), "{shown}");
     }
 }
