@@ -130,15 +130,24 @@ impl Quotas {
             return Ok(LeaseRoom { prefix: None, reserved: Arc::clone(&self.reserved) });
         };
         let prefix = counted_prefix(rule);
-        let stored = cx.storage.count(&prefix)?;
-        let mut reserved = self.reserved.lock();
-        let being_made = reserved.entry(prefix.clone()).or_default();
-        if lease_count_allows(stored.saturating_add(*being_made), rule.max_leases) {
-            *being_made = being_made.saturating_add(1);
-            return Ok(LeaseRoom { prefix: Some(prefix), reserved: Arc::clone(&self.reserved) });
+        // Room is taken before the stored leases are counted: one that is stored meanwhile is then counted twice for
+        // a moment, and not left out.
+        let (room, being_made) = self.reserve(&prefix);
+        if lease_count_allows(cx.storage.count(&prefix)?.saturating_add(being_made), rule.max_leases) {
+            return Ok(room);
         }
         self.reject(QuotaKind::LeaseCount);
         Err(ApiError::rate_limited("lease count quota exceeded", 1))
+    }
+
+    /// Takes room for one more lease; says how many others are being made.
+    fn reserve(&self, prefix: &str) -> (LeaseRoom, u64) {
+        let mut reserved = self.reserved.lock();
+        let being_made = reserved.entry(prefix.to_owned()).or_default();
+        let others = *being_made;
+        *being_made = others.saturating_add(1);
+        drop(reserved);
+        (LeaseRoom { prefix: Some(prefix.to_owned()), reserved: Arc::clone(&self.reserved) }, others)
     }
 
     fn reject(&self, kind: QuotaKind) {
@@ -266,5 +275,6 @@ mod tests {
         assert!(check("other/creds/rw", "rw").is_ok());
         cx.storage.delete("lease/id/database/creds/ro/1").await.unwrap();
         assert!(check("database/creds/ro", "ro").is_ok());
+        assert!(hub.quotas.reserved.lock().is_empty(), "what was refused or is done leaves nothing behind");
     }
 }
