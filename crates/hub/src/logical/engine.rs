@@ -8,6 +8,7 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::{Operation, Request, Response};
+use crate::auth::token::Token;
 use crate::error::ApiError;
 use crate::hub::Hub;
 use crate::mount::MountEntry;
@@ -46,6 +47,11 @@ pub trait Engine: Send + Sync + 'static {
     /// repeated when its answer is lost.
     fn read_has_effect(&self, _rest: &str) -> bool {
         false
+    }
+
+    /// Whether a token that a login through this mount made may still be renewed: whom it was made for is still there.
+    async fn may_renew(&self, _cx: &Cx, _mount: &MountEntry, _token: &Token) -> Result<bool, ApiError> {
+        Ok(true)
     }
 
     /// Whether what a write addresses is there: then it needs `update`, else `create`.

@@ -8,6 +8,9 @@ use crate::auth::token::in_networks;
 use crate::error::ApiError;
 use crate::logical::Response;
 
+/// Where a token's notes hold the role.
+pub(super) const ROLE_NAME: &str = "role_name";
+
 /// One text for whatever is wrong: the caller learns nothing of what exists.
 fn refused() -> ApiError {
     ApiError::invalid("invalid role or secret ID")
@@ -33,7 +36,7 @@ pub(super) async fn handle(place: &Place<'_>) -> Result<Response, ApiError> {
         login.metadata = secret.metadata;
         login.bound_cidrs = secret.token_bound_cidrs;
     }
-    login.metadata.insert("role_name".to_owned(), name);
+    login.metadata.insert(ROLE_NAME.to_owned(), name);
     role.params.log_in(place.cx, place.mount, &place.request.path, login).await
 }
 

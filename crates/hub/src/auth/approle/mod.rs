@@ -14,6 +14,7 @@ use std::sync::Arc;
 use async_trait::async_trait;
 
 use crate::auth::params;
+use crate::auth::token::Token;
 use crate::error::ApiError;
 use crate::logical::{Cx, Engine, Operation, Request, Response};
 use crate::mount::MountEntry;
@@ -48,6 +49,11 @@ impl Engine for AppRole {
             }
             _ => Ok(true),
         }
+    }
+
+    async fn may_renew(&self, cx: &Cx, mount: &MountEntry, token: &Token) -> Result<bool, ApiError> {
+        let Some(name) = token.meta.get(login::ROLE_NAME) else { return Ok(true) };
+        Ok(role::read(&mount.storage(&cx.storage), name)?.is_some())
     }
 
     fn audit_clear(&self) -> &'static [&'static str] {

@@ -13,6 +13,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Map;
 
 use crate::auth::params::{self, Login, TokenParams};
+use crate::auth::token::Token;
 use crate::error::ApiError;
 use crate::logical::{Cx, Engine, Operation, Request, Response};
 use crate::mount::MountEntry;
@@ -20,6 +21,8 @@ use crate::storage::{Storage, Stored};
 use hash::Hashing;
 
 const PREFIX: &str = "user/";
+/// Where a token's notes hold the user.
+const USERNAME: &str = "username";
 
 /// The engine of the mount type `userpass`.
 pub fn engine() -> Arc<dyn Engine> {
@@ -51,6 +54,11 @@ impl Engine for UserPass {
             }
             _ => Ok(true),
         }
+    }
+
+    async fn may_renew(&self, cx: &Cx, mount: &MountEntry, token: &Token) -> Result<bool, ApiError> {
+        let Some(name) = token.meta.get(USERNAME) else { return Ok(true) };
+        Ok(read(&mount.storage(&cx.storage), name)?.is_some())
     }
 
     fn audit_clear(&self) -> &'static [&'static str] {
@@ -178,7 +186,7 @@ impl UserPass {
                 let method = method.strip_prefix("auth/").unwrap_or(method).replace('/', "-");
                 let login = Login {
                     display_name: format!("{method}-{name}"),
-                    metadata: BTreeMap::from([("username".to_owned(), name.to_owned())]),
+                    metadata: BTreeMap::from([(USERNAME.to_owned(), name.to_owned())]),
                     ..Login::default()
                 };
                 user.params.log_in(cx, mount, &request.path, login).await

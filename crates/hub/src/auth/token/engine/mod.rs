@@ -172,10 +172,23 @@ fn shown(cx: &Cx, token: &Token, text: &str) -> Map<String, Value> {
 
 async fn renew(cx: &Cx, request: &Request, token: &Token, text: &str) -> Result<Response, ApiError> {
     let increment = request.data.duration("increment")?.unwrap_or_default().as_secs();
+    check_login(cx, token).await?;
     let (token, warnings) = cx.hub.tokens.renew(cx, token, increment).await?;
     let mut auth = grant(&token, text);
     auth.lease_duration = token.ttl(cx.hub.tokens.now());
     Ok(Logical { auth: Some(Box::new(auth)), warnings, ..Logical::default() }.into())
+}
+
+/// A token of a login ends with whom it was made for: it is not renewed any more.
+async fn check_login(cx: &Cx, token: &Token) -> Result<(), ApiError> {
+    let Some(route) = cx.hub.mounts.route(&token.path)?.filter(|route| route.mount.is_auth()) else {
+        // A mount that is removed takes its tokens along.
+        return Ok(());
+    };
+    if route.engine.may_renew(cx, &route.mount, token).await? {
+        return Ok(());
+    }
+    Err(ApiError::invalid("the role or user of this login does not exist any more; the token is not renewed"))
 }
 
 /// Revokes; a token that is gone already is no error where it was named by its text.

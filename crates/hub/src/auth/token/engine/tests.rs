@@ -255,3 +255,30 @@ async fn a_child_has_no_default_policy_where_its_parent_has_none() {
     let (auth, _) = make(&cx, &root(&cx).await, "create", json!({"policies": ["a"]})).await.unwrap();
     assert_eq!(auth.policies, ["a", "default"]);
 }
+
+#[tokio::test]
+async fn a_login_is_not_renewed_once_its_user_or_role_is_gone() {
+    use crate::mount::change::{self, Family};
+    let (_, hub, cx) = hub();
+    for (kind, path, note, below) in [
+        ("userpass", "auth/userpass/", "username", "users/ann"),
+        ("approle", "auth/approle/", "role_name", "role/ann"),
+    ] {
+        let body = json!({"type": kind}).as_object().cloned().unwrap();
+        change::enable(&cx, Family::Auth, kind, &crate::logical::Data::new(body)).await.unwrap();
+        let new = NewToken {
+            meta: std::collections::BTreeMap::from([(note.to_owned(), "ann".to_owned())]),
+            ..NewToken::orphan(format!("{path}login"), LeaseTtls::default())
+        };
+        let created = cx.hub.tokens.create(&cx, new).await.unwrap();
+        let text = created.grant.client_token.expose_secret().to_owned();
+        let login = Caller { token: Arc::new(created.token), text };
+        let (status, why) = refused(&cx, &login, "renew-self", json!({})).await;
+        assert!(status == 400 && why.contains("does not exist any more"), "{kind}: {status} {why}");
+        let route = hub.mounts.route(&format!("{path}{below}")).unwrap().unwrap();
+        let body = json!({"password": "x"});
+        let write = request(Operation::Write, path, below, body);
+        route.engine.handle(&cx, &route.mount, &write).await.unwrap();
+        call(&cx, &login, Operation::Write, "renew-self", json!({})).await.unwrap();
+    }
+}
