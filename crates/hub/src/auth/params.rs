@@ -8,10 +8,11 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use super::token::create::clean_policies;
-use super::token::{NewToken, TokenType, in_networks};
+use super::token::{NewToken, Token, TokenType, in_networks};
 use crate::error::ApiError;
 use crate::logical::{AuthGrant, Cx, Data, Logical, Response};
 use crate::mount::{LeaseTtls, MountEntry};
+use crate::storage::Txn;
 
 /// What sort of token is made.
 #[derive(Clone, Copy, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
@@ -189,7 +190,11 @@ impl TokenParams {
             },
             ..NewToken::orphan(path, LeaseTtls { default, max })
         };
-        let created = cx.hub.tokens.create(cx, new).await?;
+        let mounted = |txn: &mut Txn<'_>, _: &Token| {
+            mount.require_mounted(txn);
+            Ok(())
+        };
+        let created = cx.hub.tokens.create_with(&cx.storage, new, mounted).await?;
         let auth: AuthGrant = created.grant;
         let answer = Logical { auth: Some(Box::new(auth)), warnings: created.warnings, ..Logical::default() };
         Ok(answer.into())

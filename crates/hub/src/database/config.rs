@@ -111,6 +111,7 @@ fn refused(cause: &str) -> ApiError {
 async fn save(place: &Place<'_>, old: Option<&Named>, connection: &Connection) -> Result<u64, ApiError> {
     let pointer = format!("{}{}", place.storage.prefix(), pointer_key(&connection.name));
     let mut txn = place.cx.storage.txn();
+    place.mount.require_mounted(&mut txn);
     match old {
         Some(named) => {
             txn.require_version(&pointer, named.pointer.version);

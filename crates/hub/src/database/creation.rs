@@ -156,8 +156,11 @@ impl Run<'_> {
         let version = named.pointer.version;
         // From the moment this is sent, the record may be there.
         self.abandon.note = Some(sweep::note(*key, intent, Wall::now()));
-        let opened =
-            intent::open(&cx.storage, *key, intent, |txn| txn.require_version(&pointer, version)).await;
+        let opened = intent::open(&cx.storage, *key, intent, |txn| {
+            txn.require_version(&pointer, version);
+            self.place.mount.require_mounted(txn);
+        })
+        .await;
         match opened {
             Ok(record) => {
                 let due = record.value.deadline.after(sweep::SWEEP_AFTER);
@@ -180,7 +183,11 @@ impl Run<'_> {
         let lease = &self.creation.lease;
         let token = self.token.filter(|_| batch.to == Next::Lease);
         let with = if batch.to == Next::Lease { With::Lease(lease) } else { With::Nothing };
+        let mount = (batch.to == Next::Lease).then_some(self.place.mount);
         let live = |txn: &mut crate::storage::Txn<'_>| {
+            if let Some(mount) = mount {
+                mount.require_mounted(txn);
+            }
             if let Some(token) = token {
                 Tokens::require_live(txn, token);
             }
@@ -253,6 +260,7 @@ impl Run<'_> {
             Some(Outcome::Created) => Ok(self.creation.lease),
             Some(Outcome::NotBegun) => match self.refused.take() {
                 Some(error) if intent::name_is_taken(&error, &name) => Err(Failure::NameTaken),
+                Some(error) if crate::mount::is_gone(&error) => Err(Failure::Api(self.no_mount())),
                 Some(error) => Err(Failure::Api(error.into())),
                 None => Err(Failure::Api(ApiError::outcome_unknown())),
             },
@@ -262,12 +270,18 @@ impl Run<'_> {
         }
     }
 
+    /// The mount was disabled meanwhile.
+    fn no_mount(&self) -> ApiError {
+        ApiError::no_route(&self.creation.lease.path)
+    }
+
     fn driver_error(&mut self) -> ApiError {
         self.failed.take().map_or_else(ApiError::outcome_unknown, |error| driver_error(&error))
     }
 
     fn unknown(&mut self) -> ApiError {
         match (self.refused.take(), self.failed.take()) {
+            (Some(error), _) if crate::mount::is_gone(&error) => self.no_mount(),
             // Refused for another reason than the term: the token was revoked meanwhile.
             (Some(error), _) if error.is_conflict() => ApiError::denied().caused_by(error),
             (Some(error), _) => ApiError::outcome_unknown().caused_by(error),

@@ -36,6 +36,8 @@ struct Checked {
     named: Named,
     times: Times,
     instance: Arc<Instance>,
+    /// The token with which the lease ends.
+    owner: Option<Token>,
     /// Counts this lease against its quota until it is in the store.
     _room: LeaseRoom,
 }
@@ -83,8 +85,10 @@ fn check(
     }
     let room = place.cx.hub.quotas.check_leases(place.cx, &request.path, Some(name))?;
     let times = Times::of(role.default_ttl, role.max_ttl, place.cx.hub.mounts.ttls(place.mount));
+    let tokens = &place.cx.hub.tokens;
+    let owner = token.map(|token| tokens.owner_of_leases(&place.cx.storage, token)).transpose()?;
     let instance = place.acquire(&named.connection)?;
-    Ok(Checked { role, name: name.to_owned(), named, times, instance, _room: room })
+    Ok(Checked { role, name: name.to_owned(), named, times, instance, owner, _room: room })
 }
 
 async fn issue(
@@ -98,7 +102,7 @@ async fn issue(
         ttl::grant(checked.times.default, now, now.after_secs(checked.times.max), token);
     let creation = prepare(place, request, checked, now, ttl)?;
     let (username, password) = (creation.user.username.clone(), creation.user.password.clone());
-    let lease = creation.run(place, token).await?;
+    let lease = creation.run(place, checked.owner.as_ref()).await?;
     Ok(answer(&lease, username, &password, warnings))
 }
 
@@ -162,7 +166,7 @@ fn lease_of(
         id: LeaseId::below(&request.path),
         mount: place.mount.path.clone(),
         path: request.path.clone(),
-        token: request.token.as_ref().map(|token| token.id.clone()).unwrap_or_default(),
+        token: checked.owner.as_ref().map(|token| token.id.clone()).unwrap_or_default(),
         issued: now,
         expires,
         renewed: None,

@@ -19,7 +19,7 @@ const SHORTEST_PERIOD: u64 = 5;
 pub(super) const KEYS: &str = "static-role/";
 
 /// A static role.
-#[derive(Clone, Debug, Deserialize, Serialize)]
+#[derive(Clone, Deserialize, Serialize)]
 pub struct StaticRole {
     /// Its name.
     pub name: String,
@@ -43,6 +43,14 @@ pub struct StaticRole {
     pub rotated: Option<Wall>,
     /// Where it stands in the index of rotations.
     pub due: Wall,
+}
+
+impl std::fmt::Debug for StaticRole {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let mut shown = f.debug_struct("StaticRole");
+        shown.field("name", &self.name).field("mount_uuid", &self.mount_uuid).field("due", &self.due);
+        shown.finish_non_exhaustive()
+    }
 }
 
 impl StaticRole {
@@ -194,6 +202,7 @@ async fn insert(place: &Place<'_>, role: &StaticRole, named: &connection::Named)
     txn.require_absent(&own(role::key(&role.name)));
     txn.require_absent(&role.key());
     txn.require_absent(&role.name_key());
+    place.mount.require_mounted(&mut txn);
     txn.require_version(&own(connection::pointer_key(&role.db_name)), named.pointer.version);
     txn.put(&role.key(), role)?;
     txn.put(&role.name_key(), &names::Holder::Static(role.name.clone()))?;

@@ -8,15 +8,20 @@ use serde::{Deserialize, Serialize};
 
 use super::registry::{self, Class, Implied, MountType};
 use super::table::{self, Table};
-use super::{ENTRIES, LeaseTtls, MountEntry};
+use super::{ENTRIES, GONE, LeaseTtls, MountEntry};
 use crate::error::ApiError;
 use crate::logical::{Cx, Data};
 use crate::storage::Txn;
+use crate::wall;
 
 /// Rewritten by every change of the table.
 const REVISION: &str = "sys/mount-revision";
 /// How often a change that met another one is decided anew.
 const ATTEMPTS: usize = 8;
+/// Seconds after which a removed mount is forgotten; a request may take minutes.
+const FORGET_AFTER: i64 = 24 * 3600;
+/// Removed mounts that one removal forgets.
+const FORGET_AT_ONCE: usize = 256;
 /// The longest path of a mount, in bytes.
 const MAX_PATH: usize = 512;
 
@@ -129,16 +134,33 @@ pub async fn disable(cx: &Cx, family: Family, named: &str) -> Result<(), ApiErro
     })
     .await?;
     tracing::info!(%path, "mount disabled");
-    Ok(())
+    forget_gone(cx).await
 }
 
 async fn taint(cx: &Cx, path: &str) -> Result<(), ApiError> {
     change(cx, |table, txn| {
         let Some(current) = table.get(path) else { return Ok(()) };
         let entry = MountEntry { tainted: true, ..MountEntry::clone(current) };
+        txn.put(&format!("{GONE}{}", entry.uuid), &wall::now_unix())?;
         Ok(txn.put(&format!("{ENTRIES}{path}"), &entry)?)
     })
     .await
+}
+
+/// Forgets mounts that have been gone for so long that no request which they let in can still be running.
+async fn forget_gone(cx: &Cx) -> Result<(), ApiError> {
+    let before = wall::now_unix().saturating_sub(FORGET_AFTER);
+    let mut txn = cx.storage.txn();
+    for (key, since) in cx.storage.scan::<i64>(GONE, None, FORGET_AT_ONCE)? {
+        let uuid = key.strip_prefix(GONE).unwrap_or_default();
+        if since.value < before && cx.hub.mounts.all()?.iter().all(|entry| entry.uuid != uuid) {
+            txn.delete(&key);
+        }
+    }
+    if !txn.is_empty() {
+        txn.commit().await?;
+    }
+    Ok(())
 }
 
 /// Revokes what the mount issued, or says how much of it is left.

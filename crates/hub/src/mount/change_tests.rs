@@ -106,3 +106,24 @@ async fn a_login_method_is_not_disabled_as_if_it_were_a_secrets_engine() {
     disable(&cx, Family::Auth, "u").await.unwrap();
     assert!(hub.mounts.route("auth/u/login/x").unwrap().is_none());
 }
+
+#[tokio::test]
+async fn a_disabled_mount_issues_nothing_any_more() {
+    let (_store, hub, cx) = testing::hub();
+    enable(&cx, Family::Auth, "u", &data(json!({"type": "userpass"}))).await.unwrap();
+    let entry = hub.mounts.get("auth/u/").unwrap().unwrap();
+    let write = async || {
+        let mut txn = cx.storage.txn();
+        entry.require_mounted(&mut txn);
+        txn.put("x", &1).unwrap();
+        txn.commit().await
+    };
+    write().await.unwrap();
+    disable(&cx, Family::Auth, "u").await.unwrap();
+    assert!(crate::mount::is_gone(&write().await.unwrap_err()));
+    // Long afterwards the mark is dropped by the next removal.
+    cx.storage.put(&format!("sys/mount-gone/{}", entry.uuid), &0).await.unwrap();
+    enable(&cx, Family::Secret, "kv", &data(json!({"type": "kv"}))).await.unwrap();
+    disable(&cx, Family::Secret, "kv").await.unwrap();
+    assert_eq!(cx.storage.count("sys/mount-gone/").unwrap(), 1);
+}

@@ -14,12 +14,15 @@ use serde::{Deserialize, Serialize};
 
 use crate::cached::Cached;
 use crate::error::ApiError;
-use crate::storage::{Storage, StorageError};
+use crate::storage::{Storage, StorageError, Txn};
+use crate::store::{CommitError, Condition};
 pub use table::Route;
 use table::{Engines, Table};
 
 /// Where the entries are, by path.
 const ENTRIES: &str = "sys/mounts/";
+/// Marks of mounts that are being removed or are gone, by unique id.
+const GONE: &str = "sys/mount-gone/";
 /// 32 days, in seconds.
 const DEFAULT_TTL: u64 = 768 * 3600;
 
@@ -57,10 +60,21 @@ impl MountEntry {
         storage.view(&format!("logical/{}/", self.uuid))
     }
 
+    /// Makes a transaction depend on the mount not being removed when it is applied. What a mount issues puts this
+    /// into its batch: it is then either found by the removal, or not made.
+    pub fn require_mounted(&self, txn: &mut Txn<'_>) {
+        txn.require_absent(&format!("{GONE}{}", self.uuid));
+    }
+
     /// Whether it is a login method.
     pub fn is_auth(&self) -> bool {
         self.path.starts_with("auth/")
     }
+}
+
+/// Whether a write was refused because its mount is being removed.
+pub fn is_gone(error: &StorageError) -> bool {
+    matches!(error, StorageError::Commit(CommitError::Refused(Condition::Absent(key))) if key.starts_with(GONE))
 }
 
 /// How long leases live, in seconds.

@@ -241,6 +241,18 @@ impl Tokens {
         }
     }
 
+    /// The token whose end ends the leases made on behalf of `token`: a batch token has no record to revoke, so they
+    /// belong to the token that made it. 403 when that is gone.
+    pub fn owner_of_leases(&self, storage: &Storage, token: &Token) -> Result<Token, ApiError> {
+        match &token.parent {
+            Some(parent) if token.token_type == TokenType::Batch => {
+                let parent = self.record(storage, parent)?.map(|stored| stored.value);
+                parent.filter(|parent| parent.is_alive(self.now())).ok_or_else(ApiError::denied)
+            }
+            _ => Ok(token.clone()),
+        }
+    }
+
     /// Hex of the MAC of a token's text.
     pub fn id_of(storage: &Storage, text: &str) -> Result<String, ApiError> {
         let mac = storage.barrier().mac(MacPurpose::Token, text.as_bytes()).map_err(barrier_error)?;

@@ -296,3 +296,61 @@ async fn configurations_merge_mask_and_refuse() {
     let keys = logical(world.call(Operation::List, "config", json!({})).await.unwrap());
     assert_eq!(field(&keys, "keys"), json!(["db"]));
 }
+
+/// The login of a request that a mount let in before it was disabled would outlive the mount.
+#[tokio::test(start_paused = true)]
+async fn a_creation_under_way_makes_no_lease_once_its_mount_is_being_removed() {
+    for polls in 0..12 {
+        let mut world = World::new().await;
+        world.start();
+        let mut request = Box::pin(world.creds());
+        let mut early = None;
+        for _ in 0..polls {
+            match futures_util::poll!(request.as_mut()) {
+                std::task::Poll::Ready(answer) => {
+                    early = Some(answer);
+                    break;
+                }
+                std::task::Poll::Pending => tokio::task::yield_now().await,
+            }
+        }
+        let before = world.leases().len();
+        world.storage.put("sys/mount-gone/m-1", &0).await.unwrap();
+        let answer = match early {
+            Some(answer) => answer,
+            None => request.await,
+        };
+        if let Err(error) = answer {
+            assert_eq!(error.status(), 404, "{error}");
+        }
+        assert_eq!(world.leases().len(), before, "after {polls} polls");
+        world.eventually("swept", |w| w.intents() == 0).await;
+        world.check();
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_lease_of_a_batch_token_ends_with_the_token_that_made_it() {
+    use crate::auth::token::{NewToken, TokenType};
+    let mut world = World::new().await;
+    world.start();
+    let cx = world.cx();
+    let limits = crate::mount::LeaseTtls::default();
+    let parent = world.hub.tokens.create(&cx, NewToken::orphan("auth/x/login", limits)).await.unwrap().token;
+    let batch = NewToken {
+        token_type: TokenType::Batch,
+        parent: Some(parent.clone()),
+        ttl: 600,
+        ..NewToken::orphan("auth/token/create", limits)
+    };
+    let batch = world.hub.tokens.create(&cx, batch).await.unwrap().token;
+    let ask = || world.call_as(&cx, Some(batch.clone()), Operation::Read, "creds/r", json!({}));
+    ask().await.unwrap();
+    let lease = world.leases().remove(0);
+    assert_eq!(lease.token, parent.id);
+    assert_eq!(lease.issued.secs_until(lease.expires), 600, "and never outlives the batch token itself");
+    world.hub.tokens.revoke_tree(&cx, &parent.id).await.unwrap();
+    world.eventually("revoked", |w| w.leases().is_empty()).await;
+    assert_eq!(ask().await.unwrap_err().status(), 403);
+    world.check();
+}
