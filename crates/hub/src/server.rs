@@ -140,7 +140,7 @@ impl Hub {
             for event in events.drain(..) {
                 machine.on(clock.now(), event, &mut effects);
             }
-            for effect in effects.drain(..).collect::<Vec<_>>() {
+            for effect in std::mem::take(&mut effects) {
                 if self.perform(effect, hurry, &mut events).await {
                     return;
                 }
