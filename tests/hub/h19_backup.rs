@@ -9,16 +9,20 @@ use holdfast_tests::oracle::{Login, leases};
 use serde_json::json;
 
 const BACKUP: &str = "sys/storage/raft/snapshot";
+/// The largest ordinary request, in bytes.
+const LIMIT: usize = 16 << 10;
 
+/// A cluster that takes only small requests: backups are no requests of that sort.
 async fn start() -> Cluster {
-    Cluster::start_with(Options { seal: Seal::Shamir(1, 1), ..Options::default() }).await
+    let extra = format!("limits.body_bytes = \"{} KiB\"", LIMIT >> 10);
+    Cluster::start_with(Options { seal: Seal::Shamir(1, 1), extra, ..Options::default() }).await
 }
 
 /// Writes secrets that no compression makes small, more than a request may carry at once.
 async fn fill(api: &Api, keys: usize) {
     api.put("sys/mounts/kv", json!({"type": "kv"})).await.expect(204);
     for key in 0..keys {
-        let noise = hex::encode(rand::random::<[u8; 32]>());
+        let noise = hex::encode((0..600).map(|_| rand::random::<u8>()).collect::<Vec<_>>());
         api.put(&format!("kv/k{key}"), json!({"v": key, "noise": noise})).await.expect(204);
     }
 }
@@ -36,6 +40,9 @@ async fn a_backup_brings_back_what_was_on_every_node() {
     let backup = api.get(BACKUP).await.expect(200);
     assert_eq!(backup.headers["content-type"], "application/gzip");
     assert_eq!(backup.bytes[..2], [0x1f, 0x8b]);
+    assert!(backup.bytes.len() > 2 * LIMIT, "{}", backup.bytes.len());
+    let large = json!({"v": "x".repeat(LIMIT + 1)});
+    api.put("kv/large", large).await.expect_error(413, "http: request body too large");
     api.put("kv/k0", json!({"v": "later"})).await.expect(204);
     api.put("kv/new", json!({"v": "later"})).await.expect(204);
     api.delete("kv/k1").await.expect(204);

@@ -21,6 +21,8 @@ use crate::error::ApiError;
 const LIFE: Duration = Duration::from_secs(3600);
 /// Challenges open at once; the oldest makes room.
 const MAX_OPEN: usize = 128;
+/// The longest nonce that a question may carry.
+const MAX_NONCE: usize = 128;
 /// What the challenge is bound to.
 pub(super) const AAD: &[u8] = b"holdfast/join/challenge";
 
@@ -126,6 +128,9 @@ impl Node {
     pub fn challenge(&self, server_id: &str, nonce: &str) -> Result<ChallengeReply, ApiError> {
         let running = self.running().ok_or_else(ApiError::sealed)?;
         check_name(server_id)?;
+        if nonce.len() > MAX_NONCE {
+            return Err(ApiError::invalid(format!("nonce must have at most {MAX_NONCE} characters")));
+        }
         let bytes = self.challenges.lock().of(server_id, Instant::now());
         let sealed = running.root.seal(AAD, bytes.as_slice()).map_err(ApiError::internal)?;
         let member = running.hub.cluster.members().iter().any(|member| member.node.0 == server_id);

@@ -67,12 +67,7 @@ pub struct RaftStore {
 /// # Errors
 /// When a file is damaged, of a newer version, or cannot be used; the error names it.
 pub async fn open(options: OpenStore) -> Result<RaftStore, OpenError> {
-    let folder = options.data_dir.join("raft");
-    fs::DirBuilder::new()
-        .recursive(true)
-        .mode(0o700)
-        .create(&folder)
-        .map_err(|error| OpenError::io(&folder, error))?;
+    let folder = own_folder(&options.data_dir)?;
     let tasks = options.tasks.child("store");
     let health = Arc::new(Health::new());
     let (gate, forced) = Gate::new(options.timing, Arc::clone(&health), options.observer);
@@ -127,6 +122,14 @@ pub async fn open(options: OpenStore) -> Result<RaftStore, OpenError> {
     tasks.spawn_until_cancelled("store-beat", core::beat(Arc::clone(&core)));
     tasks.spawn_until_cancelled("store-step-down", stepdown::run(Arc::clone(&core), asks, forced));
     Ok(RaftStore { core })
+}
+
+/// The store's folder, which only its owner may enter.
+fn own_folder(data_dir: &Path) -> Result<PathBuf, OpenError> {
+    let folder = data_dir.join("raft");
+    let made = fs::DirBuilder::new().recursive(true).mode(0o700).create(&folder);
+    made.map_err(|error| OpenError::io(&folder, error))?;
+    Ok(folder)
 }
 
 /// Reads one value from the files of a store that is not open.
