@@ -37,6 +37,8 @@ impl Probes {
                     };
                     match reply.status {
                         200 | 204 => drop(served.fetch_add(1, Ordering::Relaxed)),
+                        // A login that its database keeps longer than a hand-over waits is told so.
+                        503 if n % 3 == 2 && reply.errors() == ["request outcome unknown"] => {}
                         status => failed.push(format!("probe {n}: {status} {}", reply.body)),
                     }
                 }
@@ -59,7 +61,10 @@ impl Probes {
 }
 
 async fn prepared() -> (Cluster, PostgresServer, usize) {
-    let (cluster, database) = (Cluster::start(3).await, PostgresServer::start().await);
+    let mut options = Options::calm();
+    // Elections take longer there.
+    options.extra.push_str("\nlimits.forward_hold = \"8s\"");
+    let (cluster, database) = (Cluster::start_with(options).await, PostgresServer::start().await);
     let active = cluster.active().await;
     let api = cluster.api(active);
     api.setup_postgres(&database, "1h").await;

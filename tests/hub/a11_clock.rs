@@ -40,7 +40,7 @@ async fn server_time(cluster: &Cluster, index: usize) -> i64 {
 async fn a_clock_that_jumps_moves_neither_leadership_nor_the_end_of_leases() {
     let script = FAKED.replace("LIBRARY", &library().display().to_string());
     let wrapper = ["sh", "-c", &script, "sh"].map(str::to_owned).to_vec();
-    let cluster = Cluster::start_with(Options { wrapper, ..Options::default() }).await;
+    let cluster = Cluster::start_with(Options { wrapper, ..Options::calm() }).await;
     let database = PostgresServer::start().await;
     let active = cluster.active().await;
     let api = cluster.api(active);

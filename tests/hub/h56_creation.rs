@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use holdfast_tests::db::PostgresServer;
 use holdfast_tests::eventually_async;
-use holdfast_tests::hub::{Cluster, PATIENCE};
+use holdfast_tests::hub::{Cluster, Options, PATIENCE};
 use holdfast_tests::oracle::{Login, settled};
 use holdfast_tests::soak::{Seed, scaled};
 use tokio::task::JoinSet;
@@ -32,8 +32,8 @@ fn clients(cluster: &Cluster, stop: &Arc<AtomicBool>, issued: &Arc<AtomicUsize>)
                 let asked = Login::issue(&api, "database/creds/app");
                 match tokio::time::timeout(Duration::from_secs(5), asked).await {
                     Ok(Some(_)) => drop(issued.fetch_add(1, Ordering::Relaxed)),
-                    // A node that is down refuses at once.
-                    _ => tokio::time::sleep(Duration::from_millis(20)).await,
+                    // sleep: a node that is down refuses at once.
+                    Ok(None) | Err(_) => tokio::time::sleep(Duration::from_millis(20)).await,
                 }
             }
         });
@@ -45,7 +45,7 @@ fn clients(cluster: &Cluster, stop: &Arc<AtomicBool>, issued: &Arc<AtomicUsize>)
 async fn kills_at_random_points_of_creation_leave_no_stray_user() {
     // A database that acknowledges what a crash takes back would leave leases without users.
     let database = PostgresServer::with_settings(&["synchronous_commit=on"]);
-    let (mut cluster, mut database) = (Cluster::start(3).await, database.await);
+    let (mut cluster, mut database) = (Cluster::start_with(Options::calm()).await, database.await);
     cluster.api(cluster.active().await).setup_postgres(&database, "1h").await;
     let (stop, issued) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicUsize::new(0)));
     let mut seed = Seed::new("kills_at_random_points_of_creation");
@@ -53,9 +53,13 @@ async fn kills_at_random_points_of_creation_leave_no_stray_user() {
         let mut running = clients(&cluster, &stop, &issued);
         let begun = issued.load(Ordering::Relaxed);
         let flows = || async { (issued.load(Ordering::Relaxed) > begun).then_some(()) };
-        eventually_async(PATIENCE, "logins flow", flows).await;
+        let flowing = tokio::time::timeout(PATIENCE, eventually_async(PATIENCE * 2, "logins flow", flows));
+        if flowing.await.is_err() {
+            let reply = cluster.api(0).get("database/creds/app").await;
+            panic!("no logins at point {point}: {} {}\n{}", reply.status, reply.body, cluster.log_ends(40));
+        }
         let victim = [Victim::Clients, Victim::Active, Victim::Standby, Victim::Database][point % 4];
-        tokio::time::sleep(Duration::from_micros(seed.below(60_000))).await;
+        seed.moment(Duration::from_micros(60_000)).await;
         match victim {
             // Dropping a request closes its connection, as the death of its process does.
             Victim::Clients => running.abort_all(),
@@ -66,13 +70,13 @@ async fn kills_at_random_points_of_creation_leave_no_stray_user() {
                     _ => cluster.others(active)[0],
                 };
                 cluster.nodes[index].kill();
-                tokio::time::sleep(Duration::from_micros(seed.below(1_000_000))).await;
+                seed.moment(Duration::from_micros(1_000_000)).await;
                 cluster.nodes[index].start();
                 cluster.nodes[index].wait_listening().await;
             }
             Victim::Database => {
                 database.kill();
-                tokio::time::sleep(Duration::from_micros(seed.below(500_000))).await;
+                seed.moment(Duration::from_micros(500_000)).await;
                 database.resume().await;
             }
         }

@@ -5,13 +5,13 @@ use std::time::{Duration, Instant};
 use holdfast_tests::api::CREATE_ROLE;
 use holdfast_tests::db::PostgresServer;
 use holdfast_tests::eventually_async;
-use holdfast_tests::hub::{Cluster, Node, PATIENCE};
+use holdfast_tests::hub::{Cluster, Node, Options, PATIENCE};
 use holdfast_tests::oracle::{Login, settled};
 use serde_json::json;
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_restart_of_the_whole_cluster_loses_nothing_and_revokes_what_ended_meanwhile() {
-    let (mut cluster, database) = (Cluster::start(3).await, PostgresServer::start().await);
+    let (mut cluster, database) = (Cluster::start_with(Options::calm()).await, PostgresServer::start().await);
     let api = cluster.api(cluster.active().await);
     api.setup_postgres(&database, "1h").await;
     let short = json!({"db_name": "pg", "creation_statements": CREATE_ROLE, "default_ttl": "5s"});

@@ -57,6 +57,15 @@ impl Default for Options {
     }
 }
 
+impl Options {
+    /// Three nodes that stay calm on a machine with more to do than it can: for scenarios whose subject is not how
+    /// fast leadership moves.
+    pub fn calm() -> Self {
+        let raft = "raft.heartbeat_ms = 250\nraft.election_min_ms = 1500\nraft.election_max_ms = 3000";
+        Self { extra: raft.to_owned(), ..Self::default() }
+    }
+}
+
 /// One node.
 pub struct Node {
     /// Its node id.
@@ -339,6 +348,16 @@ impl Cluster {
     /// Indices of the nodes that are not active, given the active one.
     pub fn others(&self, active: usize) -> Vec<usize> {
         (0..self.nodes.len()).filter(|i| *i != active).collect()
+    }
+
+    /// The last lines of each node's log, for the message of a failure.
+    pub fn log_ends(&self, lines: usize) -> String {
+        let end = |node: &Node| {
+            let log = node.log();
+            let all: Vec<_> = log.lines().collect();
+            format!("--- {}\n{}\n", node.id, all[all.len().saturating_sub(lines)..].join("\n"))
+        };
+        self.nodes.iter().map(end).collect()
     }
 
     /// Fails on ERROR lines in any log, except those that contain one of `expected`.

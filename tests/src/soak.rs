@@ -1,5 +1,7 @@
 //! How long a scenario goes on, and the chance in it: short in the ordinary run, long in a soak, and repeatable.
 
+use std::time::Duration;
+
 use rand::rngs::StdRng;
 use rand::{RngExt as _, SeedableRng as _};
 
@@ -18,6 +20,12 @@ impl Seed {
         let seed = given.unwrap_or_else(rand::random::<u64>);
         println!("{scenario}: HOLDFAST_SEED={seed}");
         Self(StdRng::seed_from_u64(seed))
+    }
+
+    /// Waits for a moment by chance, shorter than `limit`: where something is to happen at any point of something else.
+    pub async fn moment(&mut self, limit: Duration) {
+        let limit = u64::try_from(limit.as_micros()).unwrap_or(u64::MAX);
+        tokio::time::sleep(Duration::from_micros(self.below(limit))).await;
     }
 
     /// A number from 0 to `limit`, without it.

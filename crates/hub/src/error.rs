@@ -28,6 +28,8 @@ pub struct ApiError {
 }
 
 impl ApiError {
+    const INTERNAL: &str = "internal error";
+
     /// An error of a kind with its default status.
     pub fn new(kind: Kind, text: impl Into<String>) -> Self {
         Self::with_status(kind, kind.http_status(), text)
@@ -107,12 +109,17 @@ impl ApiError {
 
     /// 500 `internal error`; the cause is for the log only.
     pub fn internal(cause: impl Into<Cause>) -> Self {
-        Self { cause: Some(cause.into()), ..Self::new(Kind::Internal, "internal error") }
+        Self { cause: Some(cause.into()), ..Self::new(Kind::Internal, Self::INTERNAL) }
     }
 
     /// 500 with a text that clients may see, such as a driver's scrubbed message.
     pub fn failed(text: impl Into<String>) -> Self {
         Self::new(Kind::Internal, text)
+    }
+
+    /// Whether the client was told what failed, so that it is not a fault of this node.
+    pub fn is_told(&self) -> bool {
+        self.cause.is_none() && self.to_string() != Self::INTERNAL
     }
 
     /// Adds the cause for the log.

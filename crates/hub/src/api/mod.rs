@@ -474,6 +474,8 @@ fn log(id: &str, parts: &Parts, error: &ApiError) {
     }
     let (path, status) = (parts.uri.path(), error.status());
     match error.kind() {
+        // A database that refuses, or a role that may not be used there: the client was told, and nothing here is broken.
+        Kind::Internal if error.is_told() => tracing::warn!(request = id, path, status, cause, "{error}"),
         Kind::Internal | Kind::Corrupt => tracing::error!(request = id, path, status, cause, "{error}"),
         _ => tracing::debug!(request = id, path, status, cause, "{error}"),
     }
