@@ -97,7 +97,7 @@ mod tests {
         let second = gates.enter(Term::new(2)).unwrap();
         assert!(first.is_cancelled() && !second.is_cancelled());
         assert!(gates.enter(Term::new(1)).is_none(), "an old view opens nothing");
-        tasks.spawn("gate", Arc::clone(&gates).follow());
+        tasks.spawn_until_cancelled("gate", Arc::clone(&gates).follow());
         cluster.lose_leader();
         tokio::time::timeout(Duration::from_secs(10), second.cancelled()).await.unwrap();
         drop(gates.enter(Term::new(3)));
