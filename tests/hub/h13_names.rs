@@ -68,7 +68,8 @@ async fn postgresql_names_have_their_shape_and_never_clash() {
     assert_eq!(passwords.len(), logins.len());
     let mut users = database.users("v-").await;
     let mut names: Vec<_> = logins.iter().map(|login| login.username.clone()).collect();
-    (users.sort(), names.sort());
+    users.sort();
+    names.sort();
     assert_eq!(users, names);
     for login in logins.iter().step_by(50) {
         assert!(login.works(&database).await);

@@ -94,7 +94,7 @@ async fn the_given_renewal_and_rollback_statements_are_used() {
     api.put("sys/leases/renew", json!({"lease_id": login.lease, "increment": "2h"})).await.expect(200);
     assert_eq!(
         database.query("SELECT note FROM notes WHERE name = 'renewed'").await,
-        [login.username.clone()]
+        std::slice::from_ref(&login.username)
     );
 
     // A renewal that the database refuses changes nothing.

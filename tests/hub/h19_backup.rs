@@ -125,7 +125,7 @@ async fn a_new_cluster_takes_over_secrets_and_leases() {
         new.nodes[index].api().with_token(&token).get("auth/token/lookup-self").await.expect(200);
     }
     let api = new.api(new.active().await);
-    assert_eq!(leases(&api, "database/creds/").await, [login.lease.clone()]);
+    assert_eq!(leases(&api, "database/creds/").await, std::slice::from_ref(&login.lease));
     api.put("sys/leases/renew", json!({"lease_id": login.lease, "increment": "2h"})).await.expect(200);
     assert!(login.works(&database).await);
     api.put("sys/leases/revoke", json!({"lease_id": login.lease, "sync": true})).await.expect(204);

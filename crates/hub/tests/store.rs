@@ -1,4 +1,11 @@
 //! The replicated store with several nodes in one process, over real cluster ports on loopback.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    clippy::disallowed_methods
+)]
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
