@@ -6,6 +6,7 @@
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
+use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use futures_util::TryStreamExt as _;
@@ -20,6 +21,11 @@ use crate::error::ApiError;
 
 /// The unit in which the budget is counted.
 const UNIT: usize = 1024;
+
+/// How much of a refused body is read and thrown away, and for how long at most. Closing a connection while its
+/// client still sends would lose the answer that tells it why.
+const LINGER_BYTES: usize = 64 << 20;
+const LINGER: Duration = Duration::from_secs(2);
 
 /// Memory for request bodies, shared by all requests of a node.
 #[derive(Clone, Debug)]
@@ -46,11 +52,19 @@ impl Budget {
         limit: usize,
         deadline: Instant,
     ) -> Result<Collected, ApiError> {
+        let collected = self.gather(&mut body, limit, deadline).await;
+        if collected.is_err() {
+            discard(&mut body, deadline.min(Instant::now() + LINGER)).await;
+        }
+        collected
+    }
+
+    async fn gather(&self, body: &mut Body, limit: usize, deadline: Instant) -> Result<Collected, ApiError> {
         if body.size_hint().lower() > limit as u64 {
             return Err(ApiError::body_too_large());
         }
         let (mut bytes, mut held) = (BytesMut::new(), None::<OwnedSemaphorePermit>);
-        while let Some(data) = next_data(&mut body, deadline).await? {
+        while let Some(data) = next_data(body, deadline).await? {
             if bytes.len().saturating_add(data.len()) > limit {
                 return Err(ApiError::body_too_large());
             }
@@ -74,6 +88,17 @@ impl Budget {
             None => *held = Some(permit),
         }
         Ok(())
+    }
+}
+
+/// Reads what is left of a refused body, keeping nothing of it.
+async fn discard(body: &mut Body, until: Instant) {
+    let mut seen = 0;
+    while let Ok(Some(data)) = next_data(body, until).await {
+        seen += data.len();
+        if seen > LINGER_BYTES {
+            return;
+        }
     }
 }
 
