@@ -1,0 +1,1 @@
+//! The spoke: the daemon beside the databases. It dials the hub and does what the hub asks of the databases in its reach.
