@@ -158,7 +158,8 @@ pub struct DriverConfig {
     pub operation_timeout: Duration,
     /// End the sessions of a user when it is revoked.
     pub terminate_sessions_on_revoke: bool,
-    /// The spoke that runs the driver; only and always for remote plugins.
+    /// The spoke that runs the driver; only and always for remote plugins, and not told to the spoke itself.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
     pub spoke_name: String,
 }
 

@@ -18,6 +18,7 @@ mod scrub;
 mod statement;
 mod template;
 mod tls;
+pub mod wire;
 
 use std::sync::Arc;
 
