@@ -2,6 +2,7 @@
 
 mod address;
 mod connect;
+mod contention;
 mod errors;
 mod revoke;
 mod transaction;
@@ -18,7 +19,7 @@ use crate::pool::{Connect as _, Pool};
 use crate::scrub::Scrubber;
 use crate::statement::{Dialect, Statements, Values, expiration};
 use connect::Connector;
-use transaction::Contention;
+use contention::Contention;
 
 const DEFAULT_PASSWORD_STATEMENT: &str = r#"ALTER ROLE "{{username}}" WITH PASSWORD '{{password}}'"#;
 const DEFAULT_EXPIRATION_STATEMENT: &str = r#"ALTER ROLE "{{username}}" VALID UNTIL '{{expiration}}'"#;

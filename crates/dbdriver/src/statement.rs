@@ -67,6 +67,15 @@ pub fn expiration(at: Timestamp) -> String {
     format!("{}+00:00", at.strftime("%Y-%m-%d %H:%M:%S"))
 }
 
+/// The first words of a statement in upper case, at most `count`, up to where something else than a word comes.
+pub(crate) fn first_words(statement: &str, dialect: Dialect, count: usize) -> Vec<String> {
+    let word = |token: Result<Token<'_>, _>| match token {
+        Ok(Token::Word(word)) => Some(word.to_ascii_uppercase()),
+        _ => None,
+    };
+    tokens(statement, dialect).map_while(word).take(count).collect()
+}
+
 fn written_forms(item: &str) -> Vec<String> {
     let text = item.trim();
     if let Some(list) = json_array(text) {

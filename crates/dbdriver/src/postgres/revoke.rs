@@ -6,7 +6,7 @@ use crate::driver::{Call, DeleteUser};
 use crate::error::{DriverError, Reason};
 use crate::statement::{Dialect, Statements, Values};
 
-use super::transaction::Contention;
+use super::contention::Contention;
 use super::{PostgresDriver, errors};
 
 const EXISTS: &str = "SELECT rolname::text FROM pg_catalog.pg_roles WHERE rolname = $1";

@@ -4,17 +4,14 @@
 //! sent is definite whatever becomes of the connection, because the server rolls back what it was not told to commit;
 //! only from there on can the effect be unknown.
 
-use std::collections::HashMap;
 use std::pin::pin;
 use std::time::Duration;
 
-use aws_lc_rs::digest::{SHA256, digest};
-use parking_lot::Mutex;
 use secrecy::{ExposeSecret, SecretString};
-use tokio::time::Instant;
 use tokio_postgres::types::{ToSql, Type};
 
 use super::connect::{Connection, Connector};
+use super::contention::{Locks, first_shared};
 use super::{PostgresDriver, errors};
 use crate::backoff;
 use crate::driver::Call;
@@ -23,10 +20,6 @@ use crate::pool::Lease;
 
 /// How long a statement that was asked to end may take to do so before its connection is thrown away.
 const SETTLE: Duration = Duration::from_secs(1);
-/// How long after a conflict transactions of the same kind queue up instead of colliding.
-const HOT: Duration = Duration::from_secs(5);
-/// Kinds of transaction remembered as hot.
-const HOT_KINDS: usize = 256;
 
 /// How an attempt ended, if not well.
 enum Failed {
@@ -38,37 +31,6 @@ enum Failed {
     Final(DriverError),
 }
 
-/// Which kinds of transaction met conflicts of late.
-///
-/// `GRANT` on a shared object fails when another transaction just changed the same catalogue row, however long it
-/// waited for that row. Transactions of a kind that met this take an advisory lock first, so that they queue up in
-/// the server, across all our nodes, instead of failing one another; they would have waited for each other anyway.
-#[derive(Debug, Default)]
-pub(super) struct Contention(Mutex<HashMap<i64, Instant>>);
-
-impl Contention {
-    /// Names a kind of transaction by the statement templates it runs.
-    pub(super) fn key(templates: &[String]) -> i64 {
-        let digest = digest(&SHA256, templates.join("\n").as_bytes());
-        digest.as_ref().first_chunk().map_or(0, |bytes| i64::from_be_bytes(*bytes))
-    }
-
-    fn is_hot(&self, key: i64) -> bool {
-        self.0.lock().get(&key).is_some_and(|until| *until > Instant::now())
-    }
-
-    fn met(&self, key: i64) {
-        let mut kinds = self.0.lock();
-        let now = Instant::now();
-        if kinds.len() >= HOT_KINDS {
-            kinds.retain(|_, until| *until > now);
-        }
-        if kinds.len() < HOT_KINDS || kinds.contains_key(&key) {
-            kinds.insert(key, now + HOT);
-        }
-    }
-}
-
 impl PostgresDriver {
     /// Runs `statements` in one transaction, again when it met a conflict.
     pub(super) async fn transaction(
@@ -78,9 +40,10 @@ impl PostgresDriver {
         kind: i64,
     ) -> Result<(), DriverError> {
         let (mut attempt, mut stale) = (0, 0);
+        let shared = first_shared(statements);
         loop {
-            let queue = (attempt > 0 || self.contention.is_hot(kind)).then_some(kind);
-            match self.attempt(call, statements, queue).await {
+            let locks = self.contention.locks(kind, attempt, shared);
+            match self.attempt(call, statements, locks).await {
                 Ok(()) => return Ok(()),
                 Err(Failed::Final(error)) => return Err(error),
                 // Each failure of this sort uses up one idle connection, so this ends.
@@ -96,9 +59,9 @@ impl PostgresDriver {
         }
     }
 
-    async fn attempt(&self, call: &Call, statements: &[String], queue: Option<i64>) -> Result<(), Failed> {
+    async fn attempt(&self, call: &Call, statements: &[String], locks: Locks) -> Result<(), Failed> {
         let mut lease = self.pool.take(call).await.map_err(Failed::Final)?;
-        let sql = transaction_text(call, statements, queue);
+        let sql = transaction_text(call, statements, locks);
         let reused = lease.is_reused();
         let conn = lease.conn().map_err(Failed::Final)?;
         if let Err(failed) = self.body(call, conn, sql.expose_secret()).await {
@@ -200,22 +163,29 @@ impl PostgresDriver {
     }
 }
 
-fn transaction_text(call: &Call, statements: &[String], queue: Option<i64>) -> SecretString {
+fn transaction_text(call: &Call, statements: &[String], locks: Locks) -> SecretString {
     let timeout = call.left().as_millis().max(1);
     let mut sql = format!(
         "BEGIN; SET LOCAL statement_timeout = {timeout}; SET LOCAL TimeZone = 'UTC'; \
          SET LOCAL standard_conforming_strings = on"
     );
-    if let Some(key) = queue {
-        sql.push_str(&format!("; SELECT pg_advisory_xact_lock({key})"));
+    if let Some(key) = locks.at_start {
+        sql.push_str(&take(key));
     }
-    for statement in statements {
+    for (place, statement) in statements.iter().enumerate() {
+        if let Some((_, key)) = locks.before.filter(|(before, _)| *before == place) {
+            sql.push_str(&take(key));
+        }
         // The new line ends a comment that the statement may end in.
         sql.push_str(";\n");
         sql.push_str(statement);
     }
     sql.push('\n');
     sql.into()
+}
+
+fn take(key: i64) -> String {
+    format!("; SELECT pg_catalog.pg_advisory_xact_lock({key})")
 }
 
 /// Rolls back and keeps the connection if that goes well; closing it has the same effect.

@@ -8,6 +8,7 @@ use base64::engine::general_purpose::STANDARD;
 use holdfast_dbdriver::{
     Change, DeleteUser, Dialect, Driver, NewUser, PasswordAuthentication, PostgresDriver, Reason, UpdateUser,
 };
+use holdfast_tests::db::{ADMIN, ADMIN_PASSWORD};
 use jiff::Timestamp;
 use tokio::task::JoinSet;
 
@@ -203,6 +204,44 @@ async fn grants_on_one_schema_at_once_never_show_a_conflict() {
     for _ in 0..4 {
         create_and_remove(&driver, 16, &[CREATE, grant]).await;
     }
+}
+
+/// Once creations of a kind have collided they queue up, but only for what they share: they all reach the statement
+/// before it at once. Each waits there for a lock that the test holds until it has seen all of them wait.
+#[tokio::test(flavor = "multi_thread")]
+async fn creations_that_collided_still_wait_side_by_side() {
+    let server = postgres().await;
+    let driver = open(&postgres_config(server));
+    server.execute("CREATE SCHEMA queued; CREATE ROLE bystander").await;
+    let statements = [
+        "SELECT pg_advisory_xact_lock_shared(4711)",
+        CREATE,
+        r#"GRANT USAGE ON SCHEMA queued TO "{{name}}""#,
+    ];
+    let holder = server.session(ADMIN, ADMIN_PASSWORD).await;
+    let waiting = async |sql: &str, count: &str| {
+        holdfast_tests::eventually_async(Duration::from_secs(30), "sessions wait", || async {
+            (server.query(sql).await == [count]).then_some(())
+        })
+        .await;
+    };
+
+    // A collision that is sure to happen: the row was changed by a transaction that commits while we wait for it.
+    holder.batch_execute("BEGIN; GRANT USAGE ON SCHEMA queued TO bystander").await.unwrap();
+    let for_row = "SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'transactionid' \
+                   AND query LIKE '%SCHEMA queued%'";
+    tokio::join!(create_and_remove(&driver, 1, &statements), async {
+        waiting(for_row, "1").await;
+        holder.batch_execute("COMMIT").await.unwrap();
+    });
+
+    holder.batch_execute("SELECT pg_advisory_lock(4711)").await.unwrap();
+    let for_us = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND objid = 4711 AND NOT granted";
+    tokio::join!(create_and_remove(&driver, 16, &statements), async {
+        waiting(for_us, "16").await;
+        holder.batch_execute("SELECT pg_advisory_unlock(4711)").await.unwrap();
+    });
+    server.execute("DROP OWNED BY bystander; DROP ROLE bystander").await;
 }
 
 /// Each creation waits until all have begun, so that they finish only if they truly run side by side.
