@@ -13,9 +13,11 @@ pub mod retry;
 pub mod shutdown;
 #[cfg(test)]
 pub(crate) mod soak;
+pub mod spoke_name;
 pub mod term;
 pub mod time;
 
 pub use kind::Kind;
+pub use spoke_name::SpokeName;
 pub use term::{Epoch, Generation, LogIndex, MemberId, Term};
 pub use time::Mono;

@@ -9,6 +9,7 @@ use serde::Deserialize;
 
 use crate::barrier::seal::{self, SealType};
 use crate::cluster::{NodeAddress, NodeName};
+use crate::relay::RelaySettings;
 
 /// The longest node id.
 const MAX_NODE_ID: usize = 128;
@@ -37,6 +38,8 @@ pub struct HubConfig {
     pub audit: AuditConfig,
     /// Metrics.
     pub metrics: MetricsConfig,
+    /// The relay.
+    pub relay: RelaySettings,
 }
 
 /// `api.`
@@ -167,6 +170,7 @@ impl Default for HubConfig {
             lease: LeaseConfig::default(),
             audit: AuditConfig::default(),
             metrics: MetricsConfig::default(),
+            relay: RelaySettings::default(),
         }
     }
 }
@@ -273,6 +277,7 @@ impl Validate for HubConfig {
         self.raft.validate(at);
         self.limits.validate(at);
         self.lease.validate(at);
+        self.relay.validate(at);
         range(at, "audit.write_timeout", self.audit.write_timeout, millis(50), secs(30));
     }
 }

@@ -17,6 +17,7 @@ use crate::metrics::Metrics;
 use crate::mount::Mounts;
 use crate::policy::Policies;
 use crate::quota::Quotas;
+use crate::relay::Relay;
 use crate::storage::Storage;
 
 /// The services of an unsealed node. Made at unseal, dropped at seal.
@@ -39,6 +40,8 @@ pub struct Hub {
     pub audit: Audit,
     /// Quotas.
     pub quotas: Quotas,
+    /// The relay.
+    pub relay: Relay,
     /// What this node counts.
     pub metrics: Metrics,
     /// Where temporary files go: a folder of this node's data directory.

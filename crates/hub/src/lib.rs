@@ -24,6 +24,7 @@ pub mod mount;
 pub mod node;
 pub mod policy;
 pub mod quota;
+pub mod relay;
 pub mod server;
 pub mod storage;
 pub mod store;

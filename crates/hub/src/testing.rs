@@ -25,6 +25,7 @@ use crate::metrics::Metrics;
 use crate::mount::Mounts;
 use crate::policy::Policies;
 use crate::quota::Quotas;
+use crate::relay::{Relay, RelaySettings};
 use crate::storage::Storage;
 use crate::store::memory::MemoryStore;
 
@@ -53,6 +54,7 @@ pub fn hub_with(storage: Storage, cluster: Arc<FakeCluster>) -> Arc<Hub> {
         leases: Leases::new(storage.clone()),
         audit: Audit::new(storage.clone()),
         quotas: Quotas::new(storage.clone()),
+        relay: Relay::new(&storage, RelaySettings::default()),
         metrics: Metrics::new(),
         scratch: std::env::temp_dir(),
         storage,

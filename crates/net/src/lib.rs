@@ -2,6 +2,7 @@
 //! accept loops that drain.
 
 pub mod cluster;
+pub mod enrol;
 pub mod serve;
 pub mod server_tls;
 pub mod stall;

@@ -20,7 +20,7 @@ pub use table::Route;
 use table::{Engines, Table};
 
 /// Where the entries are, by path.
-const ENTRIES: &str = "sys/mounts/";
+pub(crate) const ENTRIES: &str = "sys/mounts/";
 /// Marks of mounts that are being removed or are gone, by unique id.
 const GONE: &str = "sys/mount-gone/";
 /// 32 days, in seconds.

@@ -34,6 +34,7 @@ pub const TYPES: &[MountType] = &[
     MountType { name: "userpass", class: Class::Auth, engine: crate::auth::userpass::engine },
     MountType { name: "kv", class: Class::Secret, engine: crate::kv::engine },
     MountType { name: "database", class: Class::Secret, engine: crate::database::engine },
+    MountType { name: "relay", class: Class::Secret, engine: crate::relay::engine::engine },
 ];
 
 /// Options as a name of a type implies them.

@@ -21,6 +21,7 @@ use crate::metrics::Metrics;
 use crate::mount::{LeaseTtls, Mounts};
 use crate::policy::Policies;
 use crate::quota::Quotas;
+use crate::relay::Relay;
 use crate::storage::Storage;
 
 /// How long requests may go on once the node seals.
@@ -163,6 +164,7 @@ fn services(
             config.audit.write_timeout.get(),
         ),
         quotas: Quotas::with_metrics(storage.clone(), metrics.clone()),
+        relay: Relay::new(&storage, config.relay.clone()),
         metrics,
         scratch,
         storage,

@@ -1,0 +1,78 @@
+//! The name of a spoke: what its certificate is made for, and what configurations refer to it by.
+
+use std::fmt;
+use std::str::FromStr;
+
+use serde::{Deserialize, Serialize};
+
+/// The longest name, in bytes: what a common name of a certificate holds.
+const LONGEST: usize = 63;
+/// Common names of the relay's own certificates, which no spoke may have.
+pub const RESERVED_NAMES: [&str; 2] = ["holdfast-spoke-ca", "holdfast-hub"];
+
+/// The name of a spoke: `[A-Za-z0-9][A-Za-z0-9._-]{0,62}`, and none of the two reserved ones.
+#[derive(Clone, Debug, Deserialize, Eq, Hash, Ord, PartialEq, PartialOrd, Serialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct SpokeName(String);
+
+/// The text is no name of a spoke.
+#[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
+#[error("spoke_name must match [A-Za-z0-9][A-Za-z0-9._-]{{0,62}} and must not be a reserved name")]
+pub struct BadSpokeName;
+
+impl SpokeName {
+    /// The text.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl TryFrom<String> for SpokeName {
+    type Error = BadSpokeName;
+
+    fn try_from(text: String) -> Result<Self, BadSpokeName> {
+        let allowed = |c: char| c.is_ascii_alphanumeric() || "._-".contains(c);
+        let good = text.starts_with(|c: char| c.is_ascii_alphanumeric())
+            && text.len() <= LONGEST
+            && text.chars().all(allowed)
+            && !RESERVED_NAMES.iter().any(|reserved| text.eq_ignore_ascii_case(reserved));
+        if good { Ok(Self(text)) } else { Err(BadSpokeName) }
+    }
+}
+
+impl FromStr for SpokeName {
+    type Err = BadSpokeName;
+
+    fn from_str(text: &str) -> Result<Self, BadSpokeName> {
+        Self::try_from(text.to_owned())
+    }
+}
+
+impl From<SpokeName> for String {
+    fn from(name: SpokeName) -> Self {
+        name.0
+    }
+}
+
+impl fmt::Display for SpokeName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_what_fits_a_common_name_is_a_name() {
+        let longest = "a".repeat(63);
+        for good in ["a", "spoke-1", "9.x_y-z", "Spoke", longest.as_str()] {
+            assert_eq!(good.parse::<SpokeName>().unwrap().as_str(), good);
+        }
+        let longer = "a".repeat(64);
+        for bad in ["", "-a", ".a", "a b", "a/b", "ä", "a\n", "holdfast-hub", "Holdfast-Spoke-CA", &longer] {
+            assert_eq!(bad.parse::<SpokeName>(), Err(BadSpokeName), "{bad:?}");
+        }
+    }
+}
