@@ -4,10 +4,12 @@
 //! that the caller hands in, and what must happen comes back as a list of effects. The service crates are the
 //! shells that perform those effects, in order, persisting before they send.
 
+pub mod epoch;
 pub mod intent;
 pub mod kind;
 pub mod leadership;
 pub mod leasequeue;
+pub mod ownership;
 pub mod quota;
 pub mod retry;
 pub mod shutdown;

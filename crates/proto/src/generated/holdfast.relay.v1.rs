@@ -835,7 +835,7 @@ pub struct SpokeSet {
     /// 16 random bytes, new with every unseal.
     #[prost(bytes = "bytes", tag = "4")]
     pub node_boot_id: ::prost::bytes::Bytes,
-    /// Grows with every set of one boot.
+    /// Grows with every set; begins at the node's own milliseconds since 1970 at its unseal.
     #[prost(uint64, tag = "5")]
     pub seq: u64,
     /// host:port where spokes dial this node; empty when it is not set.
@@ -872,6 +872,10 @@ pub struct AnnounceReply {
     /// Set when the set was not taken.
     #[prost(message, optional, tag = "3")]
     pub error: ::core::option::Option<CommandError>,
+    /// The highest seq known of the sender. Above the one that was sent when the sender's clock went back between two
+    /// boots: it lifts its counter and sends again.
+    #[prost(uint64, tag = "4")]
+    pub newest_seq: u64,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct SupersededStream {
@@ -888,6 +892,19 @@ pub struct SupersededStream {
     pub by_boot_id: ::prost::bytes::Bytes,
     #[prost(bool, tag = "6")]
     pub alive: bool,
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct EndStreamsRequest {
+    #[prost(uint64, tag = "1")]
+    pub term: u64,
+    #[prost(message, repeated, tag = "2")]
+    pub superseded: ::prost::alloc::vec::Vec<SupersededStream>,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct EndStreamsReply {
+    /// Set when the streams were left alone.
+    #[prost(message, optional, tag = "1")]
+    pub error: ::core::option::Option<CommandError>,
 }
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct PullRequest {
@@ -1127,6 +1144,31 @@ pub mod relay_peers_client {
                 .insert(GrpcMethod::new("holdfast.relay.v1.RelayPeers", "PullSpokes"));
             self.inner.unary(req, path, codec).await
         }
+        /// The active node tells the former owner of spokes that newer streams won.
+        pub async fn end_streams(
+            &mut self,
+            request: impl tonic::IntoRequest<super::EndStreamsRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::EndStreamsReply>,
+            tonic::Status,
+        > {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/holdfast.relay.v1.RelayPeers/EndStreams",
+            );
+            let mut req = request.into_request();
+            req.extensions_mut()
+                .insert(GrpcMethod::new("holdfast.relay.v1.RelayPeers", "EndStreams"));
+            self.inner.unary(req, path, codec).await
+        }
         /// The active node has a command run on a stream of the node that is asked. Dropping the call cancels it.
         pub async fn run_command(
             &mut self,
@@ -1221,6 +1263,11 @@ pub mod relay_peers_server {
             &self,
             request: tonic::Request<super::PullRequest>,
         ) -> std::result::Result<tonic::Response<super::PullReply>, tonic::Status>;
+        /// The active node tells the former owner of spokes that newer streams won.
+        async fn end_streams(
+            &self,
+            request: tonic::Request<super::EndStreamsRequest>,
+        ) -> std::result::Result<tonic::Response<super::EndStreamsReply>, tonic::Status>;
         /// The active node has a command run on a stream of the node that is asked. Dropping the call cancels it.
         async fn run_command(
             &self,
@@ -1384,6 +1431,51 @@ pub mod relay_peers_server {
                     let inner = self.inner.clone();
                     let fut = async move {
                         let method = PullSpokesSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/holdfast.relay.v1.RelayPeers/EndStreams" => {
+                    #[allow(non_camel_case_types)]
+                    struct EndStreamsSvc<T: RelayPeers>(pub Arc<T>);
+                    impl<
+                        T: RelayPeers,
+                    > tonic::server::UnaryService<super::EndStreamsRequest>
+                    for EndStreamsSvc<T> {
+                        type Response = super::EndStreamsReply;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<super::EndStreamsRequest>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as RelayPeers>::end_streams(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = EndStreamsSvc(inner);
                         let codec = tonic_prost::ProstCodec::default();
                         let mut grpc = tonic::server::Grpc::new(codec)
                             .apply_compression_config(
