@@ -217,7 +217,7 @@ impl Dialer {
             Event::Opened(epoch, told) => self.opened(now, epoch, told, out),
             Event::Ended(epoch, end) => self.ended(now, epoch, end, out),
             Event::Drain(epoch, redirect) => self.drain(now, epoch, redirect, out),
-            Event::Stop => self.stop(out),
+            Event::Stop => self.exit(Exit::Ok, out),
             Event::Tick => {}
         }
         self.dial(now, out);
@@ -334,9 +334,8 @@ impl Dialer {
 
     fn back_off(&mut self, now: Mono, out: &mut Vec<Effect>) {
         if self.rival {
-            let pause = jittered(self.timing.rival, 0.2, self.spread.unit());
+            let pause = self.rival_pause(out);
             self.next = Some((now.after(pause), Plan::Turn));
-            out.push(Effect::Report(Report::TwoDaemons(pause)));
             return;
         }
         let longest = doubling(self.timing.first, self.timing.ceiling, self.failures);
@@ -345,10 +344,17 @@ impl Dialer {
         self.next = Some((now.after(pause), Plan::Turn));
     }
 
+    fn rival_pause(&mut self, out: &mut Vec<Effect>) -> Duration {
+        let pause = jittered(self.timing.rival, 0.2, self.spread.unit());
+        out.push(Effect::Report(Report::TwoDaemons(pause)));
+        pause
+    }
+
     fn redirected(&mut self, now: Mono, to: String, out: &mut Vec<Effect>) {
         self.redirects = self.redirects.saturating_add(1);
         if self.redirects <= self.timing.redirects {
-            self.next = Some((now.after(self.timing.redirect), Plan::To(to)));
+            let pause = if self.rival { self.rival_pause(out) } else { self.timing.redirect };
+            self.next = Some((now.after(pause), Plan::To(to)));
             return;
         }
         out.push(Effect::Report(Report::RedirectLimit));
@@ -383,10 +389,6 @@ impl Dialer {
                 self.next = self.next.take().map(|(at, _)| (at, Plan::To(to)));
             }
         }
-    }
-
-    fn stop(&mut self, out: &mut Vec<Effect>) {
-        self.exit(Exit::Ok, out);
     }
 
     fn exit(&mut self, exit: Exit, out: &mut Vec<Effect>) {

@@ -173,9 +173,8 @@ impl Announcer {
     /// To whom sets go.
     pub fn target(&self) -> Option<&NodeName> {
         match &self.active {
-            Active::Here => None,
             Active::Peer(node) => Some(self.hint.as_ref().unwrap_or(node)),
-            Active::Unknown => self.hint.as_ref(),
+            Active::Here | Active::Unknown => None,
         }
     }
 
@@ -245,11 +244,8 @@ impl Announcer {
 
     fn send(&mut self, now: Mono, tick: bool, trigger: Trigger, out: &mut Vec<Effect>) {
         if tick && self.next_tick.is_some() && trigger != Trigger::Leader {
-            // A hint is a guess; consensus says the rest.
-            self.hinted = false;
-            if self.active != Active::Unknown {
-                self.hint = None;
-            }
+            // A hint is a guess; from here on consensus is believed again.
+            (self.hint, self.hinted) = (None, false);
         }
         let Some(to) = self.target().cloned() else { return };
         while self.under_way.len() >= self.timing.under_way.max(1) {

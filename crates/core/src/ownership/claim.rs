@@ -144,3 +144,48 @@ pub fn judge(held: Stamp, claim: Stamp, same_node: bool) -> Verdict {
         (false, false) => Verdict::Refuse,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn stamp(epoch: u64, boot: u8) -> Stamp {
+        Stamp { epoch: Epoch::new(epoch), boot: BootId::new([boot; 16]) }
+    }
+
+    #[test]
+    fn the_table_of_two_claims() {
+        let held = stamp(5, 5);
+        let rows = [
+            (stamp(6, 1), false, Verdict::Take),
+            (stamp(6, 9), true, Verdict::Take),
+            (stamp(5, 5), true, Verdict::Refresh),
+            (stamp(5, 5), false, Verdict::Conflict),
+            (stamp(5, 6), false, Verdict::TakeFromTwin),
+            (stamp(5, 4), false, Verdict::RefuseTwin),
+            (stamp(4, 9), false, Verdict::Refuse),
+            (stamp(4, 5), true, Verdict::Refuse),
+        ];
+        for (claim, same_node, verdict) in rows {
+            assert_eq!(judge(held, claim, same_node), verdict, "{claim:?}");
+        }
+    }
+
+    #[test]
+    fn of_two_claims_one_wins_whichever_came_first() {
+        let stamps = [stamp(4, 9), stamp(5, 1), stamp(5, 2), stamp(6, 1)];
+        let takes = |held, claim| matches!(judge(held, claim, false), Verdict::Take | Verdict::TakeFromTwin);
+        for one in stamps {
+            for other in stamps.into_iter().filter(|other| *other != one) {
+                assert!(takes(one, other) != takes(other, one), "{one:?} {other:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_boot_id_has_sixteen_bytes() {
+        assert_eq!(BootId::try_from(&[7; 16][..]).unwrap(), BootId::new([7; 16]));
+        assert!(BootId::try_from(&[7; 15][..]).is_err());
+        assert_eq!(BootId::new([0xab; 16]).to_string(), "ab".repeat(16));
+    }
+}

@@ -218,7 +218,7 @@ impl Registry {
     pub fn on(&mut self, now: Mono, event: Event, out: &mut Vec<Effect>) {
         self.expire(now, out);
         match event {
-            Event::Members(members) => self.members = members,
+            Event::Members(members) => self.members_are(members, out),
             Event::Activated(term) => self.activated(now, term, out),
             Event::Deactivated => self.deactivated(out),
             Event::Opened(claim) => self.opened(now, claim, out),
@@ -342,6 +342,20 @@ impl Registry {
         self.reign = Some(reign);
         self.pull(out);
         out.push(Effect::Wake(None));
+    }
+
+    /// A member that is new is asked, one that is gone is not waited for.
+    fn members_are(&mut self, members: BTreeSet<NodeName>, out: &mut Vec<Effect>) {
+        let before = std::mem::replace(&mut self.members, members);
+        let Some(reign) = &mut self.reign else { return };
+        if let Some(awaited) = &mut reign.awaited {
+            awaited.retain(|node| self.members.contains(node));
+        }
+        reign.pulling.retain(|node| self.members.contains(node));
+        for node in self.members.difference(&before).filter(|node| **node != self.own) {
+            reign.pulling.insert(node.clone());
+            out.push(Effect::Pull(node.clone(), reign.term));
+        }
     }
 
     fn deactivated(&mut self, out: &mut Vec<Effect>) {
@@ -509,11 +523,14 @@ impl Registry {
         if let Some(awaited) = self.reign.as_mut().and_then(|reign| reign.awaited.as_mut()) {
             awaited.remove(&node);
         }
-        let named: BTreeSet<_> = spokes.iter().map(|claim| (&claim.spoke, claim.stamp)).collect();
-        let left: Vec<_> = self.of_node(&node);
-        let left = left.into_iter().filter(|(spoke, stamp)| !named.contains(&(spoke, *stamp)));
-        for (spoke, stamp) in left.collect::<Vec<_>>() {
-            self.remove(now, &spoke, &node, stamp, Cause::Dropped, out);
+        let named: BTreeMap<_, _> = spokes.iter().map(|claim| (&claim.spoke, claim.stamp)).collect();
+        for (spoke, stamp) in self.of_node(&node) {
+            match named.get(&spoke) {
+                None => drop(self.remove(now, &spoke, &node, stamp, Cause::Dropped, out)),
+                // About its own streams a node is always right, even when it goes back to an older epoch.
+                Some(named) if *named != stamp => drop(self.held.remove(&spoke)),
+                Some(_) => {}
+            }
         }
         let mut told = Vec::new();
         for claim in spokes {

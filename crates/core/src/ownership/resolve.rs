@@ -191,7 +191,8 @@ impl Resolve {
     }
 
     fn failed(&mut self, now: Mono, failure: Failure, out: &mut Vec<Effect>) {
-        let State::Sent(node, stamp) = std::mem::replace(&mut self.state, State::Over) else { return };
+        let State::Sent(node, stamp) = self.state.clone() else { return };
+        self.state = State::Over;
         let refusal = match (failure, node.clone()) {
             (Failure::Broken, _) => return out.push(Effect::Refuse(Refusal::OutcomeUnknown)),
             (Failure::StaleTerm, _) => return out.push(Effect::Refuse(Refusal::NotActive)),
