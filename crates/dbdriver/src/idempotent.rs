@@ -3,7 +3,8 @@
 //! A creation runs in a task of its own, so that a caller that goes away leaves nothing running unowned: when the last
 //! one waiting for a key is gone, its creation is cancelled. Outcomes and cancelled keys are kept for ten minutes, at
 //! most 4096 of each. A full table of outcomes forgets the oldest that is finished; when all are running, a new key is
-//! refused as busy.
+//! refused as busy. Several drivers may share one [`Ledger`], so that a key keeps its outcome, and its creation can be
+//! cancelled, when the driver is exchanged for one with another configuration.
 
 mod table;
 
@@ -24,6 +25,10 @@ use table::{Entry, Table};
 
 /// What a creation came to; `None` while it runs.
 type Outcome = Option<Result<(), DriverError>>;
+
+/// What is known of each key. Clones are the same ledger.
+#[derive(Clone, Debug, Default)]
+pub struct Ledger(Arc<Mutex<Table>>);
 
 /// A [`Driver`] whose creations are idempotent.
 #[derive(Debug)]
@@ -50,9 +55,15 @@ async fn settled(outcome: &mut watch::Receiver<Outcome>) -> Result<(), DriverErr
 }
 
 impl Idempotent {
-    /// Stands before `inner`.
+    /// Stands before `inner`, with a ledger of its own.
     pub fn new(inner: Arc<dyn Driver>) -> Self {
-        Self { inner, table: Arc::default(), tasks: TaskTracker::new(), closed: CancellationToken::new() }
+        Self::sharing(inner, &Ledger::default())
+    }
+
+    /// Stands before `inner`, with a ledger that other drivers use too.
+    pub fn sharing(inner: Arc<dyn Driver>, ledger: &Ledger) -> Self {
+        let table = Arc::clone(&ledger.0);
+        Self { inner, table, tasks: TaskTracker::new(), closed: CancellationToken::new() }
     }
 
     /// The driver behind.
@@ -74,7 +85,8 @@ impl Idempotent {
         if self.closed.is_cancelled() {
             return Err(DriverError::closed());
         }
-        let entry = Entry::running();
+        // A child, so that closing this driver stops its own creations and no other's.
+        let entry = Entry::running(self.closed.child_token());
         let run = Run { outcome: entry.outcome.subscribe(), entry: entry.clone() };
         table.insert(user.key, entry.clone())?;
         self.start(Call::new(call.deadline, entry.stop.clone()), user.clone(), entry);
@@ -207,7 +219,6 @@ impl Driver for Idempotent {
 
     async fn close(&self) {
         self.closed.cancel();
-        self.table.lock().stop_all();
         self.tasks.close();
         // Every run has a deadline and was told to stop; closing the driver ends what still waits for it.
         if tokio::time::timeout(GRACE, self.tasks.wait()).await.is_err() {

@@ -25,7 +25,7 @@ use std::sync::Arc;
 pub use config::{ConfigError, DriverConfig, PasswordAuthentication, PluginName};
 pub use driver::{Call, Change, DeleteUser, Driver, IdempotencyKey, NewUser, UpdateUser};
 pub use error::{DriverError, Effect, Reason};
-pub use idempotent::Idempotent;
+pub use idempotent::{Idempotent, Ledger};
 pub use mysql::MysqlDriver;
 pub use names::{NameContext, UsernameSource};
 pub use password::{CharsetRule, PasswordPolicy, PolicyError};

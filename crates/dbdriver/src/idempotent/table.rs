@@ -24,8 +24,8 @@ pub(super) struct Entry {
 }
 
 impl Entry {
-    pub(super) fn running() -> Self {
-        Self { outcome: watch::Sender::new(None), stop: CancellationToken::new() }
+    pub(super) fn running(stop: CancellationToken) -> Self {
+        Self { outcome: watch::Sender::new(None), stop }
     }
 }
 
@@ -138,13 +138,6 @@ impl Table {
         let slot = self.runs.get(&key).filter(|slot| !slot.done)?;
         slot.entry.stop.cancel();
         Some(slot.entry.outcome.subscribe())
-    }
-
-    /// Stops every run.
-    pub(super) fn stop_all(&self) {
-        for slot in self.runs.values().filter(|slot| !slot.done) {
-            slot.entry.stop.cancel();
-        }
     }
 
     #[cfg(test)]

@@ -151,6 +151,56 @@ async fn a_removal_stops_the_creation_first_and_for_good() {
 }
 
 #[tokio::test]
+async fn a_ledger_outlives_the_driver_that_wrote_it() {
+    let ledger = Ledger::default();
+    let with = |gate| {
+        let fake = Arc::new(Fake { gate, ..Fake::default() });
+        (Arc::clone(&fake), Arc::new(Idempotent::sharing(fake, &ledger)))
+    };
+    let (old_fake, old) = with(Some(CancellationToken::new()));
+    let (new_fake, new) = with(None);
+    let running = tokio::task::JoinSet::from_iter([{
+        let old = Arc::clone(&old);
+        async move { old.new_user(&call(), &user(1)).await }
+    }]);
+    while old_fake.created.load(Ordering::SeqCst) == 0 {
+        tokio::task::yield_now().await;
+    }
+    new.new_user(&call(), &user(2)).await.unwrap();
+    // The removal reaches the creation that runs in the other driver, and waits for its end.
+    new.delete_user(&call(), &delete(1)).await.unwrap();
+    assert_eq!(running.join_all().await.remove(0).unwrap_err().reason(), Reason::Cancelled);
+    assert!(new.new_user(&call(), &user(1)).await.is_err());
+    new.close().await;
+    // What one driver made is known to the next; closing the first stopped nothing of it.
+    let (third_fake, third) = with(None);
+    third.new_user(&call(), &user(2)).await.unwrap();
+    assert_eq!(third_fake.created.load(Ordering::SeqCst) + new_fake.created.load(Ordering::SeqCst), 1);
+}
+
+#[tokio::test]
+async fn closing_one_driver_stops_its_own_creations_only() {
+    let ledger = Ledger::default();
+    let gate = CancellationToken::new();
+    let fake = || Arc::new(Fake { gate: Some(gate.clone()), ..Fake::default() });
+    let (one, other) = (Idempotent::sharing(fake(), &ledger), Idempotent::sharing(fake(), &ledger));
+    let (first, second) = (call(), call());
+    let (mine, theirs) = (user(1), user(2));
+    let close = async {
+        let waits = |key| ledger.0.lock().waiting(key) == 1;
+        while !(waits(mine.key) && waits(theirs.key)) {
+            tokio::task::yield_now().await;
+        }
+        one.close().await;
+        gate.cancel();
+    };
+    let (stopped, made, ()) =
+        tokio::join!(one.new_user(&first, &mine), other.new_user(&second, &theirs), close);
+    assert_eq!(stopped.unwrap_err().reason(), Reason::Cancelled);
+    made.unwrap();
+}
+
+#[tokio::test]
 async fn a_creation_ends_when_its_last_caller_goes() {
     let (fake, driver) = rig(Some(CancellationToken::new()));
     let cancelled = call();
@@ -190,7 +240,7 @@ fn both_tables_are_bounded_in_number_and_time() {
     let mut table = Table::default();
     let key = |n: u32| IdempotencyKey::from_bytes(u128::from(n).to_be_bytes());
     for n in 0..5000 {
-        table.insert(key(n), Entry::running()).unwrap();
+        table.insert(key(n), Entry::running(CancellationToken::new())).unwrap();
         table.finished(key(n));
         table.cancel(key(n));
     }
@@ -199,7 +249,10 @@ fn both_tables_are_bounded_in_number_and_time() {
     table.expire_at(tokio::time::Instant::now() + table::KEPT);
     assert_eq!(table.sizes(), (0, 0));
     for n in 0..4096 {
-        table.insert(key(n), Entry::running()).unwrap();
+        table.insert(key(n), Entry::running(CancellationToken::new())).unwrap();
     }
-    assert_eq!(table.insert(key(9999), Entry::running()).unwrap_err().reason(), Reason::Busy);
+    assert_eq!(
+        table.insert(key(9999), Entry::running(CancellationToken::new())).unwrap_err().reason(),
+        Reason::Busy
+    );
 }
