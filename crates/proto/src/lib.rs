@@ -2,6 +2,9 @@
 //! build needs a protobuf compiler.
 
 mod debug;
+mod redirect;
+
+pub use redirect::{redirect, redirect_of};
 
 /// Hub and spokes, and the nodes of a cluster about their spokes.
 pub mod relay {

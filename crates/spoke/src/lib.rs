@@ -1,4 +1,9 @@
 //! The spoke: the daemon beside the databases. It dials the hub and does what the hub asks of the databases in its reach.
 
+pub mod address;
 pub mod cache;
+mod counter;
+mod link;
+mod pulse;
 pub mod runner;
+mod session;

@@ -9,6 +9,7 @@ mod room;
 use std::collections::HashMap;
 use std::fmt;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use holdfast_dbdriver::wire::{self, Output, Request};
@@ -66,6 +67,7 @@ pub struct Lane {
     runner: Runner,
     live: Arc<Live>,
     replies: mpsc::Sender<proto::SpokeFrame>,
+    refusing: AtomicBool,
     tasks: Tasks,
 }
 
@@ -94,7 +96,8 @@ impl Runner {
 
     /// The commands of a new stream, whose replies go to `replies`.
     pub fn lane(&self, replies: mpsc::Sender<proto::SpokeFrame>, tasks: &Tasks) -> Lane {
-        Lane { runner: self.clone(), live: Arc::default(), replies, tasks: tasks.child("commands") }
+        let (live, refusing) = (Arc::default(), AtomicBool::new(false));
+        Lane { runner: self.clone(), live, replies, refusing, tasks: tasks.child("commands") }
     }
 }
 
@@ -104,7 +107,7 @@ impl Lane {
         let id = command.request_id.clone();
         let received = Instant::now();
         let refuse = |failure| Some(reply(id.clone(), Err(failure)));
-        if self.tasks.is_cancelled() {
+        if self.refusing.load(Ordering::Relaxed) || self.tasks.is_cancelled() {
             return refuse(Failure::Busy(proto::Empty {}));
         }
         let (request, instance) = match wire::decode(command) {
@@ -143,6 +146,11 @@ impl Lane {
         if let Some(cancel) = self.live.0.lock().get(request_id) {
             cancel.cancel();
         }
+    }
+
+    /// Refuses every further command as busy: the stream goes down.
+    pub fn refuse(&self) {
+        self.refusing.store(true, Ordering::Relaxed);
     }
 
     /// How many commands of this stream have no reply yet.
