@@ -95,12 +95,14 @@ pub struct Storage {
     barrier: Arc<Barrier>,
     prefix: Arc<str>,
     term: Option<Term>,
+    /// A full key that must have no value when a transaction is applied.
+    unless: Option<Arc<str>>,
 }
 
 impl Storage {
     /// The whole store, not fenced: for reads on any node.
     pub fn new(store: Arc<dyn Store>, barrier: Arc<Barrier>) -> Self {
-        Self { store, barrier, prefix: "".into(), term: None }
+        Self { store, barrier, prefix: "".into(), term: None, unless: None }
     }
 
     /// The same view for a holder of leadership in `term`.
@@ -116,6 +118,11 @@ impl Storage {
     /// The view below `prefix` of this view. `prefix` ends with a slash.
     pub fn view(&self, prefix: &str) -> Self {
         Self { prefix: format!("{}{prefix}", self.prefix).into(), ..self.clone() }
+    }
+
+    /// The same view whose transactions are refused once `key` of this view has a value.
+    pub fn unless(&self, key: &str) -> Self {
+        Self { unless: Some(self.full(key).into()), ..self.clone() }
     }
 
     /// Reads a record.
@@ -167,7 +174,9 @@ impl Storage {
 
     /// Starts a transaction.
     pub fn txn(&self) -> Txn<'_> {
-        let conditions = self.term.map(Condition::Term).into_iter().collect();
+        let term = self.term.map(Condition::Term);
+        let unless = self.unless.as_ref().map(|key| Condition::Absent(key.to_string()));
+        let conditions = term.into_iter().chain(unless).collect();
         Txn { storage: self, batch: Batch { conditions, ops: Vec::new() } }
     }
 
@@ -267,6 +276,11 @@ impl Txn<'_> {
     /// The key must have no value.
     pub fn require_absent(&mut self, key: &str) {
         self.batch.conditions.push(Condition::Absent(self.storage.full(key)));
+    }
+
+    /// A key of the whole store, whatever this view's prefix, must have no value.
+    pub fn require_absent_in_store(&mut self, key: &str) {
+        self.batch.conditions.push(Condition::Absent(key.to_owned()));
     }
 
     /// The key must have a value.

@@ -14,7 +14,7 @@ use crate::audit::AuditEntry;
 use crate::auth::token::Tokens;
 use crate::error::ApiError;
 use crate::logical::{Body, Cx, Operation, Request, Response};
-use crate::mount::Route;
+use crate::mount::{self, Route};
 use crate::policy::Decision;
 
 /// What answers a request after its checks, in place of the mount: the paths that each node answers itself.
@@ -213,7 +213,12 @@ impl Exchange {
             let file = body::spool(upload.body, &upload.dir, self.request.deadline).await?;
             self.request.upload = Some(Arc::new(file));
         }
-        route.engine.handle(&self.cx, &route.mount, &self.request).await // 14
+        let result = route.engine.handle(&self.cx, &route.mount, &self.request).await; // 14
+        // The mount was removed meanwhile: what it would have written was refused.
+        result.map_err(|error| match mount::was_gone(&error) {
+            true => ApiError::no_route(&self.request.path).caused_by(error),
+            false => error,
+        })
     }
 
     async fn audit_response(

@@ -78,6 +78,7 @@ async fn write(place: &Place<'_>, data: &Data, name: &str) -> Result<Response, A
         Some(stored) => txn.require_version(&key(name), stored.version),
         None => txn.require_absent(&key(name)),
     }
+    place.mount.require_mounted(&mut txn);
     txn.put(&key(name), &role)?;
     match txn.commit().await {
         Ok(_) => Ok(Response::no_content()),

@@ -8,7 +8,7 @@ use crate::mount::MountEntry;
 use crate::storage::Storage;
 
 fn values(cx: &Cx, mount: &MountEntry) -> Storage {
-    mount.storage(&cx.storage).view("value/")
+    mount.live_storage(&cx.storage).view("value/")
 }
 
 pub(super) fn exists(cx: &Cx, mount: &MountEntry, request: &Request) -> Result<bool, ApiError> {

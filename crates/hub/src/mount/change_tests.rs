@@ -78,7 +78,10 @@ async fn tuning_merges_and_keeps_to_the_system_maximum() {
     assert_eq!(hub.mounts.get("kv/").unwrap().unwrap().description, "ours");
     text(tune(json!({"default_lease_ttl": 10, "max_lease_ttl": 5})).await);
     text(tune(json!({"options": {"version": "2"}})).await);
-    text(super::tune(&cx, Family::Secret, "nope/", &data(json!({}))).await);
+    let missing = text(super::tune(&cx, Family::Secret, "nope/", &data(json!({}))).await);
+    assert_eq!(missing, "No secret engine mount at nope/");
+    let missing = text(super::tune(&cx, Family::Auth, "auth/nope/", &data(json!({}))).await);
+    assert_eq!(missing, "No auth engine at nope/");
 }
 
 #[tokio::test]
@@ -126,4 +129,51 @@ async fn a_disabled_mount_issues_nothing_any_more() {
     enable(&cx, Family::Secret, "kv", &data(json!({"type": "kv"}))).await.unwrap();
     disable(&cx, Family::Secret, "kv").await.unwrap();
     assert_eq!(cx.storage.count("sys/mount-gone/").unwrap(), 1);
+}
+
+/// Writes of every sort that were let in before their mount was disabled and arrive after its data were removed.
+#[tokio::test]
+async fn a_late_write_leaves_nothing_in_a_removed_mount() {
+    use crate::logical::Operation::{Delete, Patch, Write};
+    let (_store, hub, cx) = testing::hub();
+    for (family, kind, writes) in [
+        (Family::Secret, "kv", &[(Write, "a"), (Delete, "b")][..]),
+        (
+            Family::Secret,
+            "kv-v2",
+            &[
+                (Write, "data/a"),
+                (Patch, "data/b"),
+                (Write, "config"),
+                (Write, "metadata/a"),
+                (Write, "destroy/b"),
+            ],
+        ),
+        (Family::Secret, "database", &[(Write, "roles/a")]),
+        (Family::Auth, "userpass", &[(Write, "users/a")]),
+        (Family::Auth, "approle", &[(Write, "role/a")]),
+    ] {
+        enable(&cx, family, kind, &data(json!({"type": kind}))).await.unwrap();
+        let path = family.path(kind);
+        let route = hub.mounts.owner(&path).unwrap().unwrap();
+        let body =
+            json!({"data": {"v": 1}, "db_name": "x", "password": "x", "role_id": "x", "versions": [1]});
+        let write = async |operation, rest: &str| {
+            let request = testing::request(operation, &path, rest, body.clone());
+            route.engine.handle(&cx, &route.mount, &request).await
+        };
+        if family == Family::Secret && kind != "database" {
+            write(Write, if kind == "kv" { "b" } else { "data/b" }).await.unwrap();
+        }
+        taint(&cx, &path).await.unwrap();
+        let inside = route.mount.storage(&cx.storage);
+        let before = inside.count("").unwrap();
+        for (operation, rest) in writes {
+            let error = write(*operation, rest).await.unwrap_err();
+            assert!(crate::mount::was_gone(&error), "{kind}: {operation:?} {rest}: {error:?}");
+        }
+        assert_eq!(inside.count("").unwrap(), before, "{kind}");
+        disable(&cx, family, kind).await.unwrap();
+        assert_eq!(inside.count("").unwrap(), 0, "{kind}");
+    }
 }

@@ -60,10 +60,20 @@ impl MountEntry {
         storage.view(&format!("logical/{}/", self.uuid))
     }
 
+    /// As [`MountEntry::storage`], for what requests write: it is refused once the mount is being removed, so that
+    /// nothing lands behind the removal and stays for ever.
+    pub fn live_storage(&self, storage: &Storage) -> Storage {
+        self.storage(&storage.unless(&self.gone_key()))
+    }
+
     /// Makes a transaction depend on the mount not being removed when it is applied. What a mount issues puts this
     /// into its batch: it is then either found by the removal, or not made.
     pub fn require_mounted(&self, txn: &mut Txn<'_>) {
-        txn.require_absent(&format!("{GONE}{}", self.uuid));
+        txn.require_absent_in_store(&self.gone_key());
+    }
+
+    fn gone_key(&self) -> String {
+        format!("{GONE}{}", self.uuid)
     }
 
     /// Whether it is a login method.
@@ -75,6 +85,12 @@ impl MountEntry {
 /// Whether a write was refused because its mount is being removed.
 pub fn is_gone(error: &StorageError) -> bool {
     matches!(error, StorageError::Commit(CommitError::Refused(Condition::Absent(key))) if key.starts_with(GONE))
+}
+
+/// Whether a request failed because its mount is being removed.
+pub fn was_gone(error: &ApiError) -> bool {
+    let cause = std::error::Error::source(error).and_then(|cause| cause.downcast_ref::<StorageError>());
+    cause.is_some_and(is_gone)
 }
 
 /// How long leases live, in seconds.

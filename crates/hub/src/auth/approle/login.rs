@@ -70,7 +70,7 @@ async fn use_up(place: &Place<'_>, role: &Role, text: &str) -> Result<SecretId, 
             txn.put(&key.record(), secret)?;
         }
         match txn.commit().await {
-            Err(error) if error.is_conflict() => {}
+            Err(error) if error.is_conflict() && !crate::mount::is_gone(&error) => {}
             done => return done.map(|_| stored.value).map_err(ApiError::from),
         }
     }

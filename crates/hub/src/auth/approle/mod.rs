@@ -80,7 +80,7 @@ impl Engine for AppRole {
     }
 
     async fn handle(&self, cx: &Cx, mount: &MountEntry, request: &Request) -> Result<Response, ApiError> {
-        let place = Place { cx, mount, request, storage: mount.storage(&cx.storage) };
+        let place = Place { cx, mount, request, storage: mount.live_storage(&cx.storage) };
         let rest = request.rest.as_str();
         if rest == "login" {
             return match request.operation {

@@ -78,7 +78,7 @@ impl Engine for UserPass {
     }
 
     async fn handle(&self, cx: &Cx, mount: &MountEntry, request: &Request) -> Result<Response, ApiError> {
-        let storage = mount.storage(&cx.storage);
+        let storage = mount.live_storage(&cx.storage);
         let (head, tail) = request.rest.split_once('/').unwrap_or((&request.rest, ""));
         match (head, tail.split_once('/')) {
             ("users", None) if tail.is_empty() => list(&storage, request),

@@ -13,7 +13,7 @@ use holdfast_core::Kind;
 
 use crate::error::ApiError;
 use crate::logical::{Cx, Operation, Request, Response};
-use crate::mount::MountEntry;
+use crate::mount::{MountEntry, is_gone};
 use crate::storage::{Storage, Stored, Txn};
 use record::{Config, Metadata};
 
@@ -39,7 +39,7 @@ struct Kv<'a> {
 
 impl<'a> Kv<'a> {
     fn new(cx: &'a Cx, mount: &MountEntry) -> Self {
-        Self { cx, store: mount.storage(&cx.storage) }
+        Self { cx, store: mount.live_storage(&cx.storage) }
     }
 
     fn config(&self) -> Result<Config, ApiError> {
@@ -90,7 +90,7 @@ impl<'a> Kv<'a> {
         }
         match txn.commit().await {
             Ok(_) => Ok(result),
-            Err(error) if error.is_conflict() => {
+            Err(error) if error.is_conflict() && !is_gone(&error) => {
                 let text = "the secret was changed by another request; try again";
                 let mut busy = ApiError::with_status(Kind::Conflict, 503, text).caused_by(error);
                 busy.retry_after = Some(1);
