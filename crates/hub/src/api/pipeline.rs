@@ -103,7 +103,9 @@ impl Exchange {
         if !self.is_open(route) {
             // 7
             self.authenticate()?; // 8
-            decision = Some(self.authorize(route).await?); // 9
+            if !self.is_for_any_token(route) {
+                decision = Some(self.authorize(route).await?); // 9
+            }
         }
         self.check_wrap(route, decision.as_ref()) // 10
     }
@@ -150,6 +152,10 @@ impl Exchange {
     fn is_open(&self, route: Option<&Route>) -> bool {
         let open = |route: &Route| route.engine.unauthenticated(self.request.operation, &route.rest);
         self.open || route.is_some_and(open)
+    }
+
+    fn is_for_any_token(&self, route: Option<&Route>) -> bool {
+        route.is_some_and(|route| route.engine.any_token(&route.rest))
     }
 
     fn authenticate(&mut self) -> Result<(), ApiError> {
@@ -201,7 +207,9 @@ impl Exchange {
     }
 
     async fn execute(&mut self, route: Option<&Route>, handler: Handler) -> Result<Response, ApiError> {
-        if let Some(token) = &self.request.token {
+        if let Some(token) = &self.request.token
+            && !self.is_for_any_token(route)
+        {
             self.cx.hub.tokens.consume_use(&self.cx, token).await?; // 12
         }
         let upload = match handler {

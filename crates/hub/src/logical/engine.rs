@@ -38,6 +38,12 @@ pub trait Engine: Send + Sync + 'static {
         false
     }
 
+    /// Whether any valid token may ask for the path (inside the mount), whatever its policies and without a use of it
+    /// being counted: the handler shows what the token can see.
+    fn any_token(&self, _rest: &str) -> bool {
+        false
+    }
+
     /// Whether the path (inside the mount) needs the `sudo` capability beside the operation's own.
     fn sudo(&self, _rest: &str) -> bool {
         false

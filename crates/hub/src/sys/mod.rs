@@ -38,9 +38,12 @@ impl Engine for Sys {
     fn unauthenticated(&self, _operation: Operation, rest: &str) -> bool {
         match split(rest) {
             ("wrapping", rest) => wrapping::unauthenticated(rest),
-            ("internal", rest) => ui_mounts::unauthenticated(rest),
             _ => false,
         }
+    }
+
+    fn any_token(&self, rest: &str) -> bool {
+        rest.strip_prefix("internal/").is_some_and(ui_mounts::any_token)
     }
 
     fn sudo(&self, rest: &str) -> bool {
