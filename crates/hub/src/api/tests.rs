@@ -1,6 +1,13 @@
 //! The API of whole nodes in one process, over loopback, on an in-memory store and clusters moved by hand.
 
-use std::collections::BTreeMap;
+mod forwarding;
+mod order;
+mod protocol;
+mod state;
+mod system;
+mod tokens;
+
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -9,7 +16,7 @@ use holdfast_core::Term;
 use holdfast_core::retry::Failure;
 use holdfast_net::serve::{Body, Server};
 use holdfast_ops::Tasks;
-use http::{Request, Response};
+use http::{HeaderMap, Request, Response};
 use parking_lot::Mutex;
 use serde_json::{Value, json};
 use tempfile::TempDir;
@@ -26,8 +33,44 @@ use crate::store::CommitError;
 use crate::store::memory::MemoryStore;
 use crate::testing::FakeCluster;
 
-/// The handlers of forwarded requests by cluster address.
-type Wires = Arc<Mutex<BTreeMap<String, Arc<dyn Forwarded>>>>;
+/// The cluster ports of all nodes.
+#[derive(Clone, Default)]
+struct Wires(Arc<Mutex<Wired>>);
+
+#[derive(Default)]
+struct Wired {
+    /// What answers on the cluster port with this address.
+    handlers: BTreeMap<String, Arc<dyn Forwarded>>,
+    /// What becomes of the next requests between nodes.
+    faults: VecDeque<Fault>,
+    /// Where requests were sent to, in their order.
+    sent: Vec<String>,
+    /// Whose connections were closed.
+    closed: Vec<String>,
+}
+
+/// What becomes of a request between nodes.
+enum Fault {
+    /// It never arrives.
+    Before(Failure),
+    /// It is answered, and the answer is lost.
+    After,
+}
+
+impl Wires {
+    fn plant(&self, fault: Fault) {
+        self.0.lock().faults.push_back(fault);
+    }
+
+    /// Where requests were sent to since the last time somebody asked.
+    fn take_sent(&self) -> Vec<String> {
+        std::mem::take(&mut self.0.lock().sent)
+    }
+
+    fn handler(&self, address: &str) -> Option<Arc<dyn Forwarded>> {
+        self.0.lock().handlers.get(address).cloned()
+    }
+}
 
 struct Memory {
     store: Arc<MemoryStore>,
@@ -45,14 +88,26 @@ impl Peers for WiredPeers {
         request: Request<Body>,
         _: Instant,
     ) -> Result<Response<Body>, SendError> {
-        let found = self.0.lock().get(address).cloned();
-        match found {
-            Some(handler) => Ok(handler.answer(request).await),
-            None => Err(SendError { failure: Failure::DialFailed, cause: "nobody is there".into() }),
+        let (found, fault) = {
+            let mut wired = self.0.0.lock();
+            wired.sent.push(address.to_owned());
+            (wired.handlers.get(address).cloned(), wired.faults.pop_front())
+        };
+        let failed = |failure, cause: &str| Err(SendError { failure, cause: cause.into() });
+        match (found, fault) {
+            (_, Some(Fault::Before(failure))) => failed(failure, "a planted failure"),
+            (None, _) => failed(Failure::DialFailed, "nobody is there"),
+            (Some(handler), None) => Ok(handler.answer(request).await),
+            (Some(handler), Some(Fault::After)) => {
+                handler.answer(request).await;
+                failed(Failure::Broken, "the answer was lost")
+            }
         }
     }
 
-    fn close(&self, _: &str) {}
+    fn close(&self, address: &str) {
+        self.0.0.lock().closed.push(address.to_owned());
+    }
 
     async fn shutdown(&self) {}
 }
@@ -64,14 +119,15 @@ impl Backend for Memory {
     }
 
     async fn open(&self, opening: Opening) -> Result<Opened, BackendError> {
-        self.wires.lock().insert(opening.address.cluster.clone(), opening.forwarded);
-        let peers = Arc::new(WiredPeers(Arc::clone(&self.wires)));
+        self.wires.0.lock().handlers.insert(opening.address.cluster.clone(), opening.forwarded);
+        let peers = Arc::new(WiredPeers(self.wires.clone()));
         Ok(Opened { store: self.store.clone(), cluster: self.cluster.clone(), peers })
     }
 }
 
 struct Rig {
     url: String,
+    api: Arc<Api>,
     cluster: Arc<FakeCluster>,
     store: Arc<MemoryStore>,
     http: reqwest::Client,
@@ -80,12 +136,59 @@ struct Rig {
     _dir: TempDir,
 }
 
+/// An answer as it came.
+struct Reply {
+    status: u16,
+    headers: HeaderMap,
+    text: String,
+    body: Value,
+}
+
+impl Reply {
+    #[track_caller]
+    fn expect(self, status: u16) -> Self {
+        assert_eq!(self.status, status, "{}", self.text);
+        self
+    }
+
+    #[track_caller]
+    fn expect_error(&self, status: u16, text: &str) {
+        assert_eq!((self.status, &self.body["errors"]), (status, &json!([text])));
+    }
+
+    fn data(&self) -> &Value {
+        &self.body["data"]
+    }
+}
+
+/// The names of an object's members, sorted.
+fn members(value: &Value) -> Vec<&str> {
+    let mut names: Vec<_> = value.as_object().unwrap().keys().map(String::as_str).collect();
+    names.sort_unstable();
+    names
+}
+
+fn client() -> reqwest::ClientBuilder {
+    let tls = rustls::ClientConfig::builder_with_provider(holdfast_net::server_tls::provider());
+    let tls = tls.with_safe_default_protocol_versions().unwrap();
+    let tls = tls.with_root_certificates(rustls::RootCertStore::empty()).with_no_client_auth();
+    let client = reqwest::Client::builder().no_proxy().timeout(Duration::from_secs(20));
+    client.redirect(reqwest::redirect::Policy::none()).tls_backend_preconfigured(tls)
+}
+
 impl Rig {
-    async fn start(name: &str, cluster: Arc<FakeCluster>, store: &Arc<MemoryStore>, wires: &Wires) -> Self {
+    async fn start(
+        name: &str,
+        cluster: Arc<FakeCluster>,
+        store: &Arc<MemoryStore>,
+        wires: &Wires,
+        configure: impl FnOnce(&mut HubConfig),
+    ) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let mut config = HubConfig { node_id: name.into(), ..HubConfig::default() };
         config.limits.body_bytes = holdfast_ops::ByteSize::bytes(4096);
         config.limits.forward_hold = holdfast_ops::Duration::from_millis(300);
+        configure(&mut config);
         let tasks = Tasks::new(name);
         let backend = Memory { store: store.clone(), cluster: cluster.clone(), wires: wires.clone() };
         let shared = Shared {
@@ -97,20 +200,62 @@ impl Rig {
         };
         let api = Api::new(Node::new(shared).unwrap());
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let server = Server::start(listener, None, api, &tasks, "api").unwrap();
+        let server = Server::start(listener, None, api.clone(), &tasks, "api").unwrap();
         let url = format!("http://{}/v1/", server.address());
-        let tls = rustls::ClientConfig::builder_with_provider(holdfast_net::server_tls::provider());
-        let tls = tls.with_safe_default_protocol_versions().unwrap();
-        let tls = tls.with_root_certificates(rustls::RootCertStore::empty()).with_no_client_auth();
-        let client = reqwest::Client::builder().no_proxy().timeout(Duration::from_secs(20));
-        let client = client.redirect(reqwest::redirect::Policy::none()).tls_backend_preconfigured(tls);
-        let http = client.build().unwrap();
-        Self { url, cluster, store: store.clone(), http, tasks, _server: server, _dir: dir }
+        let http = client().build().unwrap();
+        Self { url, api, cluster, store: store.clone(), http, tasks, _server: server, _dir: dir }
     }
 
     async fn one() -> Self {
+        Self::one_with(|_| {}).await
+    }
+
+    async fn one_with(configure: impl FnOnce(&mut HubConfig)) -> Self {
         let cluster = FakeCluster::active("a", Term::new(1));
-        Self::start("a", cluster, &MemoryStore::new(), &Wires::default()).await
+        Self::start("a", cluster, &MemoryStore::new(), &Wires::default(), configure).await
+    }
+
+    /// Sends a request with these headers; a text is sent as it is, null as no body.
+    async fn send(&self, method: &str, path: &str, headers: &[(&str, &str)], body: Value) -> Reply {
+        let method = reqwest::Method::from_bytes(method.as_bytes()).unwrap();
+        let mut request = self.http.request(method, format!("{}{path}", self.url));
+        for (name, value) in headers {
+            request = request.header(*name, *value);
+        }
+        let request = match body {
+            Value::Null => request,
+            Value::String(text) => request.body(text),
+            json => request.body(json.to_string()),
+        };
+        let response = request.send().await.unwrap();
+        let (status, headers) = (response.status().as_u16(), response.headers().clone());
+        let text = String::from_utf8_lossy(&response.bytes().await.unwrap()).into_owned();
+        let body = serde_json::from_str(&text).unwrap_or(Value::Null);
+        Reply { status, headers, text, body }
+    }
+
+    async fn as_token(&self, token: &str, method: &str, path: &str, body: Value) -> Reply {
+        self.send(method, path, &[("x-vault-token", token)], body).await
+    }
+
+    /// A token with these policies' text as its only policy.
+    async fn token_with(&self, root: &str, name: &str, policy: &str) -> String {
+        self.as_token(root, "PUT", &format!("sys/policies/acl/{name}"), json!({"policy": policy}))
+            .await
+            .expect(204);
+        let body = json!({"policies": [name], "no_default_policy": true});
+        let made = self.as_token(root, "PUT", "auth/token/create", body).await.expect(200);
+        made.body["auth"]["client_token"].as_str().unwrap().to_owned()
+    }
+
+    /// The services behind the API.
+    fn hub(&self) -> Arc<crate::hub::Hub> {
+        Arc::clone(&self.api.node().running().unwrap().hub)
+    }
+
+    async fn stop(self) {
+        self.api.node().seal().await;
+        self.tasks.stop(Duration::from_secs(10)).await.unwrap();
     }
 
     async fn call(&self, method: &str, path: &str, token: &str, body: Value) -> (u16, Value) {
@@ -141,7 +286,9 @@ impl Rig {
     }
 
     fn follow(&self, leader: Option<&str>, active: Option<Term>) {
-        self.store.set_term(active.unwrap_or(Term::new(1)));
+        if let Some(term) = active {
+            self.store.set_term(term);
+        }
         self.cluster.change(|view| {
             view.active = active;
             view.leader = leader.map(|name| Leader {
@@ -150,6 +297,49 @@ impl Rig {
                 term: Term::new(1),
             });
         });
+    }
+}
+
+/// Two nodes over one store: `a` is active, `b` follows it.
+struct Pair {
+    a: Rig,
+    b: Rig,
+    wires: Wires,
+    root: String,
+    keys: Vec<String>,
+}
+
+impl Pair {
+    async fn start() -> Self {
+        Self::start_with(|_| {}).await
+    }
+
+    async fn start_with(configure: impl Fn(&mut HubConfig)) -> Self {
+        let (store, wires) = (MemoryStore::new(), Wires::default());
+        let active = FakeCluster::active("a", Term::new(1));
+        let a = Rig::start("a", active, &store, &wires, &configure).await;
+        let (keys, root) = a.open().await;
+        let standby = FakeCluster::active("b", Term::new(1));
+        let b = Rig::start("b", standby, &store, &wires, &configure).await;
+        b.follow(Some("a"), None);
+        let leader = a.url.trim_end_matches("/v1/");
+        let joined = b.call("PUT", "sys/storage/raft/join", "", json!({"leader_api_addr": leader})).await;
+        assert_eq!(joined, (200, json!({"joined": true})));
+        for key in &keys[..2] {
+            assert_eq!(b.call("PUT", "sys/unseal", "", json!({ "key": key })).await.0, 200);
+        }
+        Self { a, b, wires, root, keys }
+    }
+
+    /// Hands leadership to `b`.
+    fn swap(&self, term: u64) {
+        self.a.follow(Some("b"), None);
+        self.b.follow(None, Some(Term::new(term)));
+    }
+
+    async fn stop(self) {
+        self.b.stop().await;
+        self.a.stop().await;
     }
 }
 

@@ -107,8 +107,7 @@ pub struct WrapInfo {
     pub creation_time: String,
     /// The path whose answer was wrapped.
     pub creation_path: String,
-    /// The accessor of a wrapped token.
-    #[serde(skip_serializing_if = "String::is_empty")]
+    /// The accessor of a wrapped token; empty when something else was wrapped.
     pub wrapped_accessor: String,
 }
 

@@ -73,6 +73,16 @@ async fn a_token_is_known_by_its_text_and_accessor_alone() {
 }
 
 #[tokio::test]
+async fn texts_with_the_older_prefix_are_tokens_too() {
+    let (_, hub, cx) = hub();
+    let old = format!("s.{}", "a1B2".repeat(6));
+    hub.tokens.create_root(&cx.storage, Some(&old)).await.unwrap();
+    let found = hub.tokens.lookup(&cx.storage, &old).unwrap().unwrap();
+    assert!(found.is_root() && found.expires.is_none());
+    assert!(hub.tokens.lookup(&cx.storage, &old[2..]).unwrap().is_none());
+}
+
+#[tokio::test]
 async fn a_root_token_may_have_a_chosen_text() {
     let (_, hub, cx) = hub();
     let text = hub.tokens.create_root(&cx.storage, Some("dev")).await.unwrap();

@@ -116,6 +116,30 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn a_login_as_nobody_takes_its_turn_at_hashing_too() {
+        use super::super::{PREFIX, User, UserPass};
+        use crate::logical::{Engine as _, Operation};
+        use crate::mount::MountEntry;
+        let (_, _, cx) = crate::testing::hub();
+        let mount = MountEntry { path: "auth/u/".into(), uuid: "u".into(), ..MountEntry::default() };
+        let known = format!("{PREFIX}ann");
+        mount
+            .storage(&cx.storage)
+            .put(&known, &User { hash: NOBODY.into(), ..User::default() })
+            .await
+            .unwrap();
+        let full = UserPass { hashing: Hashing { queue: Arc::new(Semaphore::new(0)), ..Hashing::new() } };
+        let free = UserPass { hashing: Hashing::new() };
+        for name in ["ann", "nobody"] {
+            let body = serde_json::json!({"password": "wrong"});
+            let request =
+                crate::testing::request(Operation::Write, "auth/u/", &format!("login/{name}"), body);
+            assert_eq!(full.handle(&cx, &mount, &request).await.unwrap_err().status(), 503, "{name}");
+            assert_eq!(free.handle(&cx, &mount, &request).await.unwrap_err().status(), 400, "{name}");
+        }
+    }
+
+    #[tokio::test]
     async fn who_cannot_wait_is_refused() {
         let none = || Arc::new(Semaphore::new(0));
         let hashing = Hashing { turns: none(), ..Hashing::new() };
