@@ -125,17 +125,27 @@ impl Node {
         };
         let text = format!(
             "[server.hub]\nnode_id = {:?}\ndata_dir = {:?}\napi.listen = \"{}:{}\"\n\
-             cluster.listen = \"{}:{}\"\n{seal}raft.retry_join = [{}]\n{}\n",
+             cluster.listen = \"{}:{}\"\nrelay.bind = {:?}\n{seal}raft.retry_join = [{}]\n{}\n",
             self.id,
             self.dir.join("data"),
             self.host,
             self.api_port,
             self.host,
             self.cluster_port,
+            self.relay_host(),
             join.join(", "),
             self.options.extra,
         );
         std::fs::write(self.config(), text).unwrap();
+    }
+
+    /// The address at which it listens for spokes: the port is the same for all nodes, so each has an address of its
+    /// own, on loopback too.
+    pub fn relay_host(&self) -> String {
+        match self.options.network {
+            Some(_) => self.host.clone(),
+            None => format!("127.0.0.{}", self.id.trim_start_matches('n').parse::<usize>().unwrap() + 1),
+        }
     }
 
     /// Its configuration file.

@@ -1,5 +1,7 @@
 //! Every command, flag and example, in one definition from which help, completions and man pages are made.
 
+pub mod relay;
+
 use std::ffi::{OsStr, OsString};
 use std::path::PathBuf;
 
@@ -102,6 +104,9 @@ pub enum Command {
     /// Work with tokens.
     #[command(subcommand)]
     Token(Token),
+    /// Databases in networks that the hub cannot reach: trust, enrolment, and the spoke itself.
+    #[command(subcommand)]
+    Relay(relay::Relay),
     /// Fetch a wrapped answer, once.
     Unwrap(UnwrapArgs),
     /// Print a completion script for a shell.

@@ -54,7 +54,7 @@ pub fn hub_with(storage: Storage, cluster: Arc<FakeCluster>) -> Arc<Hub> {
         leases: Leases::new(storage.clone()),
         audit: Audit::new(storage.clone()),
         quotas: Quotas::new(storage.clone()),
-        relay: Relay::new(&storage, RelaySettings::default()),
+        relay: Relay::new(&storage, RelaySettings { bind: "127.0.0.1".into(), ..RelaySettings::default() }),
         metrics: Metrics::new(),
         scratch: std::env::temp_dir(),
         storage,

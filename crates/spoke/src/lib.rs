@@ -3,6 +3,8 @@
 pub mod address;
 pub mod cache;
 mod counter;
+pub mod credentials;
+pub mod join;
 mod link;
 mod pulse;
 pub mod runner;

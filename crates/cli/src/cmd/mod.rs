@@ -7,6 +7,7 @@ mod mounts;
 mod operator;
 mod paths;
 mod policies;
+mod relay;
 mod shell;
 mod status;
 mod tokens;
@@ -64,6 +65,7 @@ async fn dispatch(session: &Session, command: Command) -> Outcome {
         Command::Auth(command) => mounts::run(session, mounts::Class::Auth, command).await,
         Command::Audit(command) => mounts::audit(session, command).await,
         Command::Token(command) => tokens::run(session, command).await,
+        Command::Relay(command) => relay::run(session, command).await,
         Command::Unwrap(args) => tokens::unwrap(session, args).await,
         Command::Server(_) | Command::Dev(_) | Command::Completions { .. } | Command::Man { .. } => {
             Ok(ExitCode::SUCCESS)

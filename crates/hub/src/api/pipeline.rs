@@ -142,7 +142,8 @@ impl Exchange {
             return Ok(());
         }
         let mount = route.map(|route| route.mount.path.as_str());
-        self.cx.hub.quotas.check_rate(&self.request.path, mount, self.request.remote)
+        self.cx.hub.quotas.check_rate(&self.request.path, mount, self.request.remote)?;
+        route.map_or(Ok(()), |route| route.engine.check_rate(&self.cx.hub, &self.request))
     }
 
     fn check_namespace(&self) -> Result<(), ApiError> {

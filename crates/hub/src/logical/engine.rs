@@ -44,6 +44,11 @@ pub trait Engine: Send + Sync + 'static {
         false
     }
 
+    /// Limits how often a client may ask here, beside the quotas of the cluster: 429 when it asks too often.
+    fn check_rate(&self, _hub: &Hub, _request: &Request) -> Result<(), ApiError> {
+        Ok(())
+    }
+
     /// Whether the path (inside the mount) needs the `sudo` capability beside the operation's own.
     fn sudo(&self, _rest: &str) -> bool {
         false

@@ -85,6 +85,7 @@ pub async fn enable(cx: &Cx, family: Family, named: &str, data: &Data) -> Result
     let (entry, warnings) = new_entry(cx.hub.mounts.system, family, path, data)?;
     change(cx, |table, txn| {
         check_free(family, &entry.path, table)?;
+        check_single(&entry, table)?;
         txn.require_absent(&format!("{ENTRIES}{}", entry.path));
         Ok(txn.put(&format!("{ENTRIES}{}", entry.path), &entry)?)
     })
@@ -256,6 +257,15 @@ fn check_free(family: Family, path: &str, table: &Table) -> Result<(), ApiError>
             Err(ApiError::invalid(format!("path is already in use at {}", family.shown(path))))
         }
         Some(found) => Err(ApiError::invalid(format!("existing mount at {}", family.shown(&found.path)))),
+    }
+}
+
+/// There is one relay in a cluster: what it holds is its own part of the store and of every node.
+fn check_single(entry: &MountEntry, table: &Table) -> Result<(), ApiError> {
+    let twin = table.entries().find(|other| entry.kind == crate::relay::KIND && other.kind == entry.kind);
+    match twin {
+        None => Ok(()),
+        Some(twin) => Err(ApiError::invalid(format!("a relay mount exists already at {}", twin.path))),
     }
 }
 

@@ -13,6 +13,7 @@ use tokio_util::sync::CancellationToken;
 use crate::auth::token::Tokens;
 use crate::hub::Hub;
 use crate::lease::Leases;
+use crate::relay;
 
 /// The gate of one unsealed node.
 pub struct Gates {
@@ -77,6 +78,7 @@ impl Gates {
         let hub = &self.hub;
         self.tasks.spawn("leases", Leases::run(Arc::clone(hub), term, cancel.clone()));
         self.tasks.spawn("tokens", Tokens::run_expiry(Arc::clone(hub), term, cancel.clone()));
+        self.tasks.spawn("relay", relay::upkeep::run(Arc::clone(hub), term, cancel.clone()));
     }
 }
 

@@ -111,12 +111,15 @@ impl Quotas {
         };
         match verdict {
             Verdict::Allow => Ok(()),
-            Verdict::Refuse { retry_after } => {
-                self.reject(QuotaKind::Rate);
-                let text = format!("request path {path:?}: rate limit quota exceeded");
-                Err(ApiError::rate_limited(text, seconds_up(retry_after)))
-            }
+            Verdict::Refuse { retry_after } => Err(self.refuse_rate(path, retry_after)),
         }
+    }
+
+    /// 429 for a request that is over a rate; counts it.
+    pub(crate) fn refuse_rate(&self, path: &str, retry_after: Duration) -> ApiError {
+        self.reject(QuotaKind::Rate);
+        let text = format!("request path {path:?}: rate limit quota exceeded");
+        ApiError::rate_limited(text, seconds_up(retry_after))
     }
 
     /// Makes room for one more lease at `path`, issued for `role`, or refuses it with 429.

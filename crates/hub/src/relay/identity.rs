@@ -86,6 +86,8 @@ pub struct Identity {
     pub hub_not_after: i64,
     /// Where spokes dial.
     pub endpoint: Endpoint,
+    /// The same as it was given.
+    pub endpoint_text: String,
     hub: Arc<CertifiedKey>,
     verifier: Arc<dyn ClientCertVerifier>,
     issuer: ca::Authority,
@@ -119,6 +121,7 @@ impl Identity {
             verifier: authority::verifier(ca.clone()).map_err(IdentityError::Tls)?,
             hub: hub_key(hub, record)?,
             endpoint: Endpoint::parse(&record.hub_endpoint).map_err(|_| part("endpoint"))?,
+            endpoint_text: record.hub_endpoint.clone(),
             ca_pem: record.ca_cert_pem.clone(),
             ca,
             ca_not_after,

@@ -4,19 +4,34 @@
 //! what the store says; only the active node signs.
 
 pub mod authority;
+mod bootstrap;
 mod ca;
+mod change;
 mod csr;
+mod deny;
 pub mod engine;
+mod hosts;
 pub mod identity;
 pub mod listener;
+mod open;
+mod rate;
 mod record;
 pub mod settings;
 pub mod sign;
+pub mod upkeep;
+
+#[cfg(test)]
+mod tests;
+
+use std::collections::BTreeSet;
+
+use parking_lot::Mutex;
 
 use crate::error::ApiError;
 use crate::storage::Storage;
 use authority::Authority;
 use listener::Listener;
+use rate::OpenRate;
 pub use settings::RelaySettings;
 pub use sign::Signed;
 
@@ -31,13 +46,35 @@ pub struct Relay {
     pub listener: Listener,
     /// The configuration.
     pub settings: RelaySettings,
+    /// Limits the paths that need no token.
+    rate: OpenRate,
+    /// Held while the authority is changed: changes follow one another.
+    changes: tokio::sync::Mutex<()>,
+    /// Hosts at which members said that their relay ports are.
+    told: Mutex<BTreeSet<String>>,
 }
 
 impl Relay {
     /// Over the whole store.
     pub fn new(storage: &Storage, settings: RelaySettings) -> Self {
-        let listener = Listener::new(settings.bind.clone());
-        Self { authority: Authority::new(storage.clone()), listener, settings }
+        Self {
+            authority: Authority::new(storage.clone()),
+            listener: Listener::new(settings.bind.clone()),
+            rate: OpenRate::per_minute(settings.unauth_rate),
+            settings,
+            changes: tokio::sync::Mutex::new(()),
+            told: Mutex::default(),
+        }
+    }
+
+    /// Takes the hosts at which members say that their relay ports are, this node's own too: the hub's certificate
+    /// will be for them.
+    pub fn tell_hosts(&self, hosts: BTreeSet<String>) {
+        *self.told.lock() = hosts;
+    }
+
+    fn told_hosts(&self) -> BTreeSet<String> {
+        self.told.lock().clone()
     }
 }
 

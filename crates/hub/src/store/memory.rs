@@ -17,6 +17,16 @@ use super::{AppliedHook, Batch, CommitError, Committed, Condition, Op, ReadError
 pub struct MemoryStore {
     state: Mutex<State>,
     hooks: RwLock<Vec<AppliedHook>>,
+    looks: Mutex<Looks>,
+}
+
+/// How often single keys were read.
+#[derive(Clone, Copy, Debug, Default, Eq, Ord, PartialEq, PartialOrd)]
+pub struct Looks {
+    /// In all.
+    pub reads: u64,
+    /// Of those, how often there was a value.
+    pub found: u64,
 }
 
 #[derive(Default)]
@@ -49,6 +59,11 @@ impl MemoryStore {
     /// Plays a change of leadership: writes fenced by another term are refused from now on.
     pub fn set_term(&self, term: Term) {
         self.state.lock().term = term;
+    }
+
+    /// How often single keys were read since the last call.
+    pub fn take_looks(&self) -> Looks {
+        std::mem::take(&mut self.looks.lock())
     }
 
     /// Lets the next commit fail with this error without applying anything.
@@ -89,7 +104,11 @@ impl Store for MemoryStore {
     }
 
     fn read(&self, key: &str) -> Result<Option<Versioned>, ReadError> {
-        Ok(self.state.lock().map.get(key).cloned())
+        let value = self.state.lock().map.get(key).cloned();
+        let mut looks = self.looks.lock();
+        looks.reads += 1;
+        looks.found += u64::from(value.is_some());
+        Ok(value)
     }
 
     fn scan(

@@ -1,0 +1,81 @@
+//! `relay join`: a machine beside the databases becomes a spoke.
+
+use std::process::ExitCode;
+
+use anyhow::{Context, anyhow};
+use holdfast_spoke::join::{JoinError, JoinParams, Joined, join};
+use serde_json::json;
+
+use super::{Outcome, Session};
+use crate::args::relay::RelayJoin;
+use crate::output::Failure;
+use crate::{input, session};
+
+/// Runs the command.
+pub async fn run(session: &Session, args: RelayJoin) -> Outcome {
+    let (params, server) = params(session, &args)?;
+    if params.pin.is_none() {
+        session.print.note(
+            "WARNING: the hub's certificate authority is not checked: whoever has the token is trusted",
+        );
+    }
+    let joined = join(&params).await.map_err(failure)?;
+    let server = server.unwrap_or_else(|| joined.hub_endpoint.clone());
+    report(session, &args, &joined, &server);
+    Ok(ExitCode::SUCCESS)
+}
+
+/// What to join, and where the spoke dials when the hub is not asked for that.
+fn params(session: &Session, args: &RelayJoin) -> Result<(JoinParams, Option<String>), Failure> {
+    let pin = match (&args.hub_cert_hash, args.skip_cert_hash_check) {
+        (_, true) => None,
+        (Some(pin), false) => Some(pin.clone()),
+        (None, false) => {
+            return Err(anyhow!("-hub-cert-hash is needed; `holdfast relay ca status` shows it").into());
+        }
+    };
+    let text = if args.token == "-" { input::text_of("-")? } else { args.token.clone() };
+    let token = holdfast_spoke::join::token(text.trim()).context("-token")?;
+    let is_url = |text: &&String| text.starts_with("http://") || text.starts_with("https://");
+    let (api, server) = match &args.hub_addr {
+        Some(url) if is_url(&url) => (url.clone(), None),
+        other => (session::address(&session.global), other.clone()),
+    };
+    let api = api.split(',').map(str::trim).filter(|url| !url.is_empty()).map(str::to_owned).collect();
+    let params = JoinParams {
+        api,
+        mount: args.place.mount.clone(),
+        token,
+        pin,
+        name: args.spoke_name.parse().map_err(anyhow::Error::from)?,
+        dir: args.credentials_dir.clone(),
+        force: args.force,
+    };
+    Ok((params, server))
+}
+
+fn failure(error: JoinError) -> Failure {
+    let from_hub = matches!(error, JoinError::Refused { .. } | JoinError::Unreachable { .. });
+    let code = if from_hub { Failure::API } else { Failure::LOCAL };
+    Failure::from(anyhow::Error::from(error)).coded(code)
+}
+
+fn report(session: &Session, args: &RelayJoin, joined: &Joined, server: &str) {
+    let dir = args.credentials_dir.display();
+    let line = format!("holdfast relay run -server={server} -credentials-dir={dir}");
+    if session.print.json {
+        return session.print.value(&json!({
+            "spoke_name": joined.credentials.name.as_str(),
+            "hub_endpoint": joined.hub_endpoint,
+            "ca_cert_hash": joined.ca_hash,
+            "credentials_dir": dir.to_string(),
+            "cert_not_after": joined.credentials.not_after,
+            "run_command": line,
+        }));
+    }
+    session.print.line(format!(
+        "Joined as {}; the credentials are in {dir}. Start the spoke with:\n",
+        joined.credentials.name
+    ));
+    session.print.line(line);
+}
