@@ -155,6 +155,15 @@ impl PostgresServer {
         connect(&self.login_url(user, password, DATABASE)).await.unwrap()
     }
 
+    /// A session of any user, if it may have one.
+    pub async fn try_session(
+        &self,
+        user: &str,
+        password: &str,
+    ) -> Result<tokio_postgres::Client, tokio_postgres::Error> {
+        connect(&self.login_url(user, password, DATABASE)).await
+    }
+
     /// Runs statements as the administrator.
     pub async fn execute(&self, sql: &str) {
         self.execute_in(DATABASE, sql).await;
@@ -221,6 +230,7 @@ pub struct MariaDbServer {
     _cleaner: Cleaner,
     port: u16,
     process: Option<Process>,
+    settings: Vec<String>,
 }
 
 impl MariaDbServer {
@@ -245,7 +255,8 @@ impl MariaDbServer {
         );
         fs::write(&init, sql).unwrap();
         give(&init, "mysql");
-        let mut server = Self { _cleaner: Cleaner::new(dir.path()), dir, port: free_port(), process: None };
+        let (settings, port) = (Vec::new(), free_port());
+        let mut server = Self { _cleaner: Cleaner::new(dir.path()), dir, port, process: None, settings };
         server.resume().await;
         server
     }
@@ -269,9 +280,24 @@ impl MariaDbServer {
         command.arg(format!("--datadir={}", path("data"))).arg(format!("--socket={}", path("socket")));
         command.arg(format!("--pid-file={}", path("pid"))).arg(format!("--init-file={}", path("init.sql")));
         command.arg(format!("--port={}", self.port));
+        command.args(self.settings.iter().map(|setting| format!("--{setting}")));
         self.process = Some(spawn(command, self.dir.path().join("log")));
         eventually_async(START, "MariaDB answers", || async { self.login(ADMIN, ADMIN_PASSWORD).await.ok() })
             .await;
+    }
+
+    /// Writes a file that the server may read, such as a certificate, and returns its path.
+    pub fn file(&self, name: &str, content: &str) -> PathBuf {
+        let path = self.dir.path().join(name);
+        fs::write(&path, content).unwrap();
+        fs::set_permissions(&path, std::os::unix::fs::PermissionsExt::from_mode(0o600)).unwrap();
+        give(&path, "mysql");
+        path
+    }
+
+    /// Adds options that hold from the next [`Self::resume`] on.
+    pub fn configure(&mut self, settings: &[String]) {
+        self.settings.extend_from_slice(settings);
     }
 
     /// Stops it in an orderly way.
@@ -326,6 +352,15 @@ impl MariaDbServer {
     /// A session of any user.
     pub async fn session(&self, user: &str, password: &str) -> mysql_async::Conn {
         self.login(user, password).await.unwrap()
+    }
+
+    /// A session of any user, if it may have one.
+    pub async fn try_session(
+        &self,
+        user: &str,
+        password: &str,
+    ) -> Result<mysql_async::Conn, mysql_async::Error> {
+        self.login(user, password).await
     }
 
     /// Runs one statement as the administrator.

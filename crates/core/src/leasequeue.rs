@@ -176,6 +176,12 @@ pub enum Event<I, Q> {
         /// The queue.
         queue: Q,
     },
+    /// The configuration of a queue is gone, and nothing refers to it any more: it is forgotten once nothing of it
+    /// runs.
+    Retired {
+        /// The queue.
+        queue: Q,
+    },
     /// How many connections a configuration has.
     Connections {
         /// The queue.
@@ -292,6 +298,7 @@ impl<I: Clone + Ord, Q: Clone + Ord> LeaseQueue<I, Q> {
             Event::Began { term } => self.began(now, term, out),
             Event::Ended => self.end(out),
             Event::Connections { queue, connections } => self.connections(queue, connections),
+            Event::Retired { queue } => self.retired(queue),
             Event::Finished { id, attempt } => self.finished(now, id, attempt, out),
             Event::Stored { id, applied } => self.stored(now, id, applied, out),
             _ if self.term.is_none() => self.refuse(&event, out),
@@ -325,6 +332,11 @@ impl<I: Clone + Ord, Q: Clone + Ord> LeaseQueue<I, Q> {
     /// How many leases are in memory.
     pub fn loaded(&self) -> usize {
         self.leases.len()
+    }
+
+    /// How many queues are known.
+    pub fn queues(&self) -> usize {
+        self.queues.len()
     }
 
     /// How many workers are busy.
@@ -369,6 +381,22 @@ impl<I: Clone + Ord, Q: Clone + Ord> LeaseQueue<I, Q> {
         let limit = (connections / 2).max(1);
         self.queues.entry(queue.clone()).or_insert_with(|| Queue::new(limit)).limit = limit;
         self.enlist(&queue);
+    }
+
+    fn retired(&mut self, name: Q) {
+        if let Some(queue) = self.queues.get_mut(&name) {
+            queue.retired = true;
+            self.drop_retired(&name);
+        }
+    }
+
+    fn drop_retired(&mut self, name: &Q) {
+        let over = |queue: &Queue<I>| queue.retired && queue.loaded == 0 && queue.running == 0;
+        if self.queues.get(name).is_some_and(over)
+            && let Some(until) = self.queues.remove(name).and_then(|queue| queue.parked)
+        {
+            self.parked.remove(&(until, name.clone()));
+        }
     }
 
     fn page(&mut self, now: Mono, leases: Vec<Due<I, Q>>, more: bool, next: Option<Mono>) {
@@ -598,6 +626,7 @@ impl<I: Clone + Ord, Q: Clone + Ord> LeaseQueue<I, Q> {
             queue.skipped = false;
             self.reader.rewind(now);
         }
+        self.drop_retired(&lease.queue);
     }
 
     fn read(&mut self, now: Mono, out: &mut Vec<Effect<I, Q>>) {

@@ -76,6 +76,12 @@ fn strict(
     })
 }
 
+/// The authorities that the system believes, for a client library that takes them one by one.
+pub(crate) fn system_roots() -> Vec<CertificateDer<'static>> {
+    let usable = |root: &CertificateDer<'static>| RootCertStore::empty().add(root.clone()).is_ok();
+    rustls_native_certs::load_native_certs().certs.into_iter().filter(usable).collect()
+}
+
 fn certificates(pem: &str, field: &str) -> Result<Vec<CertificateDer<'static>>, DriverError> {
     let found: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(pem.as_bytes()).collect();
     match found {

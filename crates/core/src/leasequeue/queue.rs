@@ -23,6 +23,8 @@ pub(super) struct Queue<I> {
     pub(super) skipped: bool,
     /// Stands in the round.
     pub(super) in_round: bool,
+    /// Its configuration is gone.
+    pub(super) retired: bool,
 }
 
 impl<I> Queue<I> {
@@ -37,6 +39,7 @@ impl<I> Queue<I> {
             loaded: 0,
             skipped: false,
             in_round: false,
+            retired: false,
         }
     }
 

@@ -155,6 +155,22 @@ fn a_queue_that_waits_does_not_hold_up_another() {
 }
 
 #[test]
+fn a_queue_whose_configuration_is_gone_is_forgotten_once_nothing_of_it_runs() {
+    let mut machine = begun(Limits::default());
+    let retired = |queue| Event::Retired { queue };
+    feed(&mut machine, &[(1, page([7], 'a')), (1, page([8], 'b')), (1, finished(7, Attempt::Removed))]);
+    // The last lease of a configuration takes the configuration along before its own deletion is confirmed.
+    feed(&mut machine, &[(2, retired('a')), (2, retired('c'))]);
+    assert_eq!(machine.queues(), 2);
+    feed(&mut machine, &[(3, stored(7))]);
+    assert_eq!(machine.queues(), 1);
+    // One that waits for its database is forgotten with its wake-up.
+    feed(&mut machine, &[(4, finished(8, Attempt::NotTried)), (5, retired('b')), (6, Event::Gone { id: 8 })]);
+    assert_eq!((machine.queues(), machine.loaded()), (0, 0));
+    assert!(feed(&mut machine, &[(70_000, Event::Tick)]).is_empty());
+}
+
+#[test]
 fn callers_share_one_revocation() {
     let mut machine = begun(Limits::default());
     feed(&mut machine, &[(0, page([1], 'a'))]);

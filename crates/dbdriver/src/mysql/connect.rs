@@ -13,6 +13,7 @@ use super::errors;
 use crate::config::DriverConfig;
 use crate::error::{DriverError, Reason};
 use crate::pool::Connect;
+use crate::tls::{Material, Verification, client_config, system_roots};
 
 /// How long a server may take to answer.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
@@ -65,7 +66,7 @@ impl Drop for Connection {
 impl Connector {
     pub(super) fn new(config: &DriverConfig) -> Result<Self, DriverError> {
         let address = Address::of(config)?;
-        let tls = tls(config, address.tls);
+        let tls = tls(config, address.tls)?;
         let mut builder = OptsBuilder::default()
             .user(Some(address.user.as_deref().unwrap_or(&config.username)).filter(|u| !u.is_empty()))
             .db_name(address.database.clone())
@@ -170,14 +171,20 @@ fn wants_tls(config: &DriverConfig) -> bool {
         || config.tls_skip_verify
 }
 
-fn tls(config: &DriverConfig, wish: TlsWish) -> Option<SslOpts> {
+fn tls(config: &DriverConfig, wish: TlsWish) -> Result<Option<SslOpts>, DriverError> {
     if wish == TlsWish::Off && !wants_tls(config) {
-        return None;
+        return Ok(None);
     }
+    // The client library takes the process's provider, and there may be none yet.
+    let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
+    let unchecked = config.tls_skip_verify
+        || (config.tls_ca.is_empty() && matches!(wish, TlsWish::SkipVerify | TlsWish::Preferred));
     let mut opts = SslOpts::default();
     if !config.tls_ca.is_empty() {
         let ca = config.tls_ca.clone().into_bytes();
         opts = opts.with_root_certs(vec![ca.into()]).with_disable_built_in_roots(true);
+    } else if !unchecked {
+        opts = opts.with_root_certs(system_roots().iter().map(|root| root.to_vec().into()).collect());
     }
     let both = config.tls_certificate_key.expose_secret();
     let (certificate, key) = if config.tls_certificate.is_empty() {
@@ -185,6 +192,11 @@ fn tls(config: &DriverConfig, wish: TlsWish) -> Option<SslOpts> {
     } else {
         (config.tls_certificate.as_str(), config.private_key.expose_secret())
     };
+    let (ca, key_pem) = (config.tls_ca.clone(), key.to_owned().into());
+    let material = Material { ca, certificate: certificate.to_owned(), key: key_pem };
+    let checked = if config.tls_ca.is_empty() { Verification::Nothing } else { Verification::Full };
+    // The library reads it at the first login only; whoever writes the configuration should be told.
+    client_config(&material, checked)?;
     if !certificate.is_empty() {
         let (certificate, key) = (certificate.as_bytes().to_vec(), key.as_bytes().to_vec());
         opts = opts.with_client_identity(Some(ClientIdentity::new(certificate.into(), key.into())));
@@ -192,9 +204,8 @@ fn tls(config: &DriverConfig, wish: TlsWish) -> Option<SslOpts> {
     if !config.tls_server_name.is_empty() {
         opts = opts.with_danger_tls_hostname_override(Some(config.tls_server_name.clone()));
     }
-    let checked = config.tls_ca.is_empty() && matches!(wish, TlsWish::SkipVerify | TlsWish::Preferred);
-    if config.tls_skip_verify || checked {
+    if unchecked {
         opts = opts.with_danger_accept_invalid_certs(true).with_danger_skip_domain_validation(true);
     }
-    Some(opts)
+    Ok(Some(opts))
 }

@@ -10,6 +10,7 @@
 mod support;
 
 mod mysql;
+mod mysql_tls;
 mod postgres;
 mod postgres_failures;
 mod postgres_tls;

@@ -87,7 +87,7 @@ async fn statements_in_every_written_form() {
     let forms = [
         STANDARD.encode(format!("{CREATE};")),
         r#"["INSERT INTO app.notes VALUES ('a;b')", "INSERT INTO app.notes VALUES ('it\\'s;');"]"#.to_owned(),
-        // Neither of these can be prepared.
+        // MySQL can prepare neither of these.
         "CREATE PROCEDURE app.p() BEGIN IF 1 THEN SELECT 1; END IF; SELECT ';'; END; # and; so on\nLOCK TABLES app.notes WRITE; UNLOCK TABLES"
             .to_owned(),
     ];
@@ -100,6 +100,35 @@ async fn statements_in_every_written_form() {
             .await,
         ["p"]
     );
+    driver.delete_user(&call(), &delete(&user)).await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn statements_are_prepared_and_go_as_text_where_that_is_refused() {
+    let server = mariadb().await;
+    let driver = open(&mysql_config(server));
+    server.execute("CREATE TABLE app.prepared (text VARCHAR(80))").await;
+    server.execute("SET GLOBAL log_output = 'TABLE'").await;
+    server.execute("SET GLOBAL general_log = 1").await;
+    let text =
+        "PREPARE p FROM 'INSERT INTO app.prepared VALUES (''mark-text'')'; EXECUTE p; DEALLOCATE PREPARE p";
+    let user = user(&[CREATE, "INSERT INTO app.prepared VALUES ('mark-prepared')", text]);
+    driver.new_user(&call(), &user).await.unwrap();
+    server.execute("SET GLOBAL general_log = 0").await;
+    let sent_as = async |mark: &str| {
+        let sql = format!(
+            "SELECT DISTINCT command_type FROM mysql.general_log WHERE argument LIKE '%{mark}%' \
+             AND argument NOT LIKE '%general_log%'"
+        );
+        server.query(&sql).await
+    };
+    let prepared = sent_as("mark-prepared").await;
+    assert!(
+        prepared.contains(&"Execute".to_owned()) && !prepared.contains(&"Query".to_owned()),
+        "{prepared:?}"
+    );
+    assert!(sent_as("mark-text").await.contains(&"Query".to_owned()));
+    assert_eq!(server.query("SELECT text FROM app.prepared").await, ["mark-prepared", "mark-text"]);
     driver.delete_user(&call(), &delete(&user)).await.unwrap();
 }
 
@@ -215,6 +244,39 @@ async fn sessions_end_only_when_asked_for() {
         let alive = session.query_drop("SELECT 1").await.is_ok();
         assert_eq!(alive, !terminate_sessions);
         driver.delete_user(&call(), &request).await.unwrap();
+    }
+}
+
+/// Clients that log in again at once never get a session that outlives the user.
+#[tokio::test(flavor = "multi_thread")]
+async fn no_session_comes_back_while_they_are_being_ended() {
+    let server = mariadb().await;
+    let driver = open(&mysql_config(server));
+    for _ in 0..5 {
+        let user = user(&[CREATE]);
+        driver.new_user(&call(), &user).await.unwrap();
+        let sessions =
+            format!("SELECT ID FROM information_schema.PROCESSLIST WHERE USER = '{}'", user.username);
+        let clients = (0..6).map(|_| async {
+            while let Ok(mut session) = server.try_session(&user.username, password(&user)).await {
+                while session.query_drop("SELECT 1").await.is_ok() {}
+            }
+        });
+        let clients = futures_util::future::join_all(clients);
+        let ending = async {
+            eventually_async(LIMIT, "sessions", || async {
+                (server.query(&sessions).await.len() == 6).then_some(())
+            })
+            .await;
+            let request = DeleteUser { terminate_sessions: true, ..delete(&user) };
+            driver.delete_user(&call(), &request).await.unwrap();
+        };
+        // The clients end only when no session of theirs works any more.
+        let (_, ()) = tokio::time::timeout(LIMIT, async { tokio::join!(clients, ending) }).await.unwrap();
+        eventually_async(LIMIT, "none is left", || async {
+            server.query(&sessions).await.is_empty().then_some(())
+        })
+        .await;
     }
 }
 

@@ -195,6 +195,41 @@ async fn sessions_end_only_when_asked_for() {
     }
 }
 
+/// Clients that log in again at once never get a session that outlives the role.
+#[tokio::test(flavor = "multi_thread")]
+async fn no_session_comes_back_while_they_are_being_ended() {
+    let server = postgres().await;
+    let driver = open(&postgres_config(server));
+    let limit = Duration::from_secs(30);
+    for _ in 0..5 {
+        let user = user(&[CREATE]);
+        driver.new_user(&call(), &user).await.unwrap();
+        let id = format!("SELECT oid FROM pg_roles WHERE rolname = '{}'", user.username);
+        let id = server.query(&id).await.remove(0);
+        let sessions = format!("SELECT pid FROM pg_stat_activity WHERE usesysid = {id}");
+        let clients = (0..6).map(|_| async {
+            while let Ok(session) = server.try_session(&user.username, password(&user)).await {
+                while session.simple_query("SELECT 1").await.is_ok() {}
+            }
+        });
+        let clients = futures_util::future::join_all(clients);
+        let ending = async {
+            holdfast_tests::eventually_async(limit, "sessions", || async {
+                (server.query(&sessions).await.len() == 6).then_some(())
+            })
+            .await;
+            let request = DeleteUser { terminate_sessions: true, ..delete(&user) };
+            driver.delete_user(&call(), &request).await.unwrap();
+        };
+        // The clients end only when no session of theirs works any more.
+        let (_, ()) = tokio::time::timeout(limit, async { tokio::join!(clients, ending) }).await.unwrap();
+        holdfast_tests::eventually_async(limit, "none is left", || async {
+            server.query(&sessions).await.is_empty().then_some(())
+        })
+        .await;
+    }
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn grants_on_one_schema_at_once_never_show_a_conflict() {
     let server = postgres().await;

@@ -2,36 +2,9 @@
 
 use holdfast_dbdriver::{DriverConfig, PluginName, Reason};
 use holdfast_tests::db::{ADMIN, ADMIN_PASSWORD, PostgresServer};
-use rcgen::{
-    BasicConstraints, CertificateParams, CertifiedIssuer, DnType, ExtendedKeyUsagePurpose, IsCa, KeyPair,
-};
+use rcgen::ExtendedKeyUsagePurpose;
 
 use crate::support::*;
-
-struct Authority(CertifiedIssuer<'static, KeyPair>);
-
-impl Authority {
-    fn new() -> Self {
-        let mut params = CertificateParams::default();
-        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
-        params.distinguished_name.push(DnType::CommonName, "test authority");
-        Self(CertifiedIssuer::self_signed(params, KeyPair::generate().unwrap()).unwrap())
-    }
-
-    fn pem(&self) -> String {
-        self.0.pem()
-    }
-
-    fn issue(&self, common_name: &str, names: &[&str], usage: ExtendedKeyUsagePurpose) -> (String, String) {
-        let names: Vec<_> = names.iter().map(|n| (*n).to_owned()).collect();
-        let mut params = CertificateParams::new(names).unwrap();
-        params.distinguished_name.push(DnType::CommonName, common_name);
-        params.extended_key_usages = vec![usage];
-        let key = KeyPair::generate().unwrap();
-        let certificate = params.signed_by(&key, &self.0).unwrap();
-        (certificate.pem(), key.serialize_pem())
-    }
-}
 
 fn config(server: &PostgresServer, sslmode: &str) -> DriverConfig {
     let url =

@@ -9,6 +9,9 @@ use holdfast_dbdriver::{
 };
 use holdfast_tests::db::{ADMIN, ADMIN_PASSWORD, MariaDbServer, PostgresServer};
 use jiff::Timestamp;
+use rcgen::{
+    BasicConstraints, CertificateParams, CertifiedIssuer, DnType, ExtendedKeyUsagePurpose, IsCa, KeyPair,
+};
 use secrecy::ExposeSecret as _;
 use tokio::sync::OnceCell;
 
@@ -71,4 +74,36 @@ pub fn delete(user: &NewUser) -> DeleteUser {
 
 pub fn password(user: &NewUser) -> &str {
     user.password.expose_secret()
+}
+
+/// A certificate authority made for the test.
+pub struct Authority(CertifiedIssuer<'static, KeyPair>);
+
+impl Authority {
+    pub fn new() -> Self {
+        let mut params = CertificateParams::default();
+        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        params.distinguished_name.push(DnType::CommonName, "test authority");
+        Self(CertifiedIssuer::self_signed(params, KeyPair::generate().unwrap()).unwrap())
+    }
+
+    pub fn pem(&self) -> String {
+        self.0.pem()
+    }
+
+    /// A certificate with its key, both as PEM.
+    pub fn issue(
+        &self,
+        common_name: &str,
+        names: &[&str],
+        usage: ExtendedKeyUsagePurpose,
+    ) -> (String, String) {
+        let names: Vec<_> = names.iter().map(|n| (*n).to_owned()).collect();
+        let mut params = CertificateParams::new(names).unwrap();
+        params.distinguished_name.push(DnType::CommonName, common_name);
+        params.extended_key_usages = vec![usage];
+        let key = KeyPair::generate().unwrap();
+        let certificate = params.signed_by(&key, &self.0).unwrap();
+        (certificate.pem(), key.serialize_pem())
+    }
 }

@@ -208,10 +208,13 @@ impl Exchange {
     }
 
     async fn execute(&mut self, route: Option<&Route>, handler: Handler) -> Result<Response, ApiError> {
-        if let Some(token) = &self.request.token
-            && !self.is_for_any_token(route)
-        {
-            self.cx.hub.tokens.consume_use(&self.cx, token).await?; // 12
+        let exempt = self.is_for_any_token(route);
+        if let Some(token) = self.request.token.as_mut().filter(|_| !exempt) {
+            let uses = self.cx.hub.tokens.consume_use(&self.cx, token).await?; // 12
+            if uses > 0 {
+                // Other requests may have taken theirs since the token was looked up.
+                Arc::make_mut(token).num_uses = uses;
+            }
         }
         let upload = match handler {
             Handler::Local(local) => return local().await,
@@ -314,5 +317,34 @@ impl Exchange {
             response,
             error,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::auth::token::NewToken;
+    use crate::mount::LeaseTtls;
+
+    /// Two requests look a token up while it has two uses left; one of them is on its last use.
+    #[tokio::test]
+    async fn a_request_knows_the_use_that_it_took() {
+        let (store, hub, cx) = crate::testing::hub();
+        let new = NewToken { num_uses: 2, ..NewToken::orphan("auth/test/login", LeaseTtls::default()) };
+        let token = Arc::new(hub.tokens.create(&cx, new).await.unwrap().token);
+        let mut taken = Vec::new();
+        for _ in 0..2 {
+            let mut request = crate::testing::request(Operation::Read, "sys/", "x", serde_json::Value::Null);
+            request.token = Some(Arc::clone(&token));
+            let tracked = Tracked::new(store.clone());
+            let cx = hub.cx(cx.term, cx.deadline, cx.cancel.clone());
+            let mut exchange =
+                Exchange { cx, request, root_namespace: true, local: false, open: false, tracked };
+            let handler = Handler::Local(Box::new(|| Box::pin(async { Ok(Response::no_content()) })));
+            exchange.execute(None, handler).await.unwrap();
+            let token = exchange.request.token.unwrap();
+            taken.push((token.num_uses, crate::auth::token::check_leased(&token).is_ok()));
+        }
+        assert_eq!(taken, [(2, true), (1, false)]);
     }
 }

@@ -5,10 +5,11 @@ use serde_json::Value;
 use std::sync::Arc;
 
 use super::connection::{self, Connection, Named, pointer_key};
-use super::names;
 use super::paths::{Place, check_name};
+use super::{names, root};
 use crate::error::ApiError;
-use crate::lease::Mail;
+use crate::lease::record::Queue;
+use crate::lease::{Guard, Mail};
 use crate::logical::{Operation, Request, Response};
 use crate::storage::Stored;
 
@@ -50,6 +51,12 @@ fn read(connection: &Connection) -> Response {
 
 async fn write(place: &Place<'_>, request: &Request, name: &str) -> Result<Response, ApiError> {
     check_name(name)?;
+    // A rotation under way ends first: its password must not become that of another login.
+    let found = connection::by_name(place, name)?.map(|named| named.connection.value.queue());
+    let _held = match found {
+        Some(queue) => Some(held(place, &queue).await?),
+        None => None,
+    };
     let stored = connection::by_name(place, name)?;
     let old = stored.as_ref().map(|named| &named.connection.value);
     let config = DriverConfig::merged(old.map(|c| &c.config), request.data.as_map())
@@ -81,6 +88,13 @@ async fn write(place: &Place<'_>, request: &Request, name: &str) -> Result<Respo
     let warning = "the connection_url holds a password, which whoever reads the configuration's backups sees; \
                    use the fields username and password with {{username}} and {{password}} in the URL";
     Ok(if risky_url { Response::no_content().warn(warning) } else { Response::no_content() })
+}
+
+/// Takes the lock of a configuration's own login.
+async fn held(place: &Place<'_>, queue: &Queue) -> Result<Guard<String>, ApiError> {
+    let lock = root::lock(queue);
+    let taken = tokio::time::timeout_at(place.cx.deadline, place.databases().rotating.take(&lock));
+    taken.await.map_err(|_| ApiError::unavailable("the connection's own password is being rotated"))
 }
 
 /// A driver for the configuration, after it logged in if that is asked for.
@@ -141,7 +155,7 @@ pub async fn delete(place: &Place<'_>, name: &str) -> Result<Response, ApiError>
     // From here on nothing new can refer to it, so the count only falls.
     let count = names::count(&place.cx.storage, &record.mount_uuid, &record.id)?;
     if count == 0 {
-        place.databases().collect(&place.cx.storage, &record.queue()).await?;
+        place.cx.hub.leases.collect(&place.cx.storage, &record.queue()).await?;
         return Ok(Response::no_content());
     }
     let warning = format!(

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
+use std::time::Duration;
 
 use async_trait::async_trait;
 use holdfast_dbdriver::{
@@ -19,6 +20,8 @@ pub enum Behave {
     Well,
     /// Refused, nothing changed.
     Refuse,
+    /// Refused with a text of a thousand characters, nothing changed.
+    RefuseAtLength,
     /// Refused by the database's rules for passwords, nothing changed.
     RefusePolicy,
     /// Not reached, nothing changed.
@@ -53,6 +56,14 @@ struct State {
     update: VecDeque<Behave>,
     delete: VecDeque<Behave>,
     down: bool,
+    /// How long a caller waits until it knows that nothing reaches the database.
+    silence: Duration,
+    /// How long a change or a removal takes of a user whose name begins like this.
+    slow: Option<(String, Duration)>,
+    /// Users in the order of their removal.
+    removed: Vec<String>,
+    /// Users in the order in which their change was asked for.
+    updated: Vec<String>,
     running: usize,
     peak: usize,
     closed: usize,
@@ -72,7 +83,8 @@ impl FakeDatabase {
     pub fn opener(self: &Arc<Self>) -> super::instances::Opener {
         let database = Arc::clone(self);
         Arc::new(move |config: &DriverConfig| {
-            let driver = FakeDriver { database: Arc::clone(&database), root: config.password.clone() };
+            let (root, username) = (config.password.clone(), config.username.clone());
+            let driver = FakeDriver { database: Arc::clone(&database), root, username };
             Ok(Arc::new(Idempotent::new(Arc::new(driver))) as Arc<dyn Driver>)
         })
     }
@@ -113,6 +125,27 @@ impl FakeDatabase {
         self.state.lock().down = down;
     }
 
+    /// Nothing reaches it, which callers notice only after this time.
+    pub fn set_silent(&self, silence: Duration) {
+        let mut state = self.state.lock();
+        (state.down, state.silence) = (true, silence);
+    }
+
+    /// Changes and removals of users whose names begin with `prefix` take so long.
+    pub fn set_slow(&self, prefix: &str, time: Duration) {
+        self.state.lock().slow = Some((prefix.into(), time));
+    }
+
+    /// Users in the order of their removal.
+    pub fn removed(&self) -> Vec<String> {
+        self.state.lock().removed.clone()
+    }
+
+    /// Users in the order in which their change was asked for.
+    pub fn updated(&self) -> Vec<String> {
+        self.state.lock().updated.clone()
+    }
+
     /// The most removals that ran at once.
     pub fn peak(&self) -> usize {
         self.state.lock().peak
@@ -133,6 +166,7 @@ impl FakeDatabase {
 struct FakeDriver {
     database: Arc<FakeDatabase>,
     root: SecretString,
+    username: String,
 }
 
 impl FakeDriver {
@@ -145,7 +179,7 @@ impl FakeDriver {
     ) -> Result<(), DriverError> {
         let behave = queue(&mut self.database.state.lock()).pop_front().unwrap_or(Behave::Well);
         tokio::task::yield_now().await;
-        self.reachable()?;
+        self.reachable().await?;
         let lost = || DriverError::new(Reason::Lost, "connection lost").with_unknown_effect();
         match behave {
             Behave::Well => {
@@ -155,6 +189,7 @@ impl FakeDriver {
                 Ok(())
             }
             Behave::Refuse => Err(DriverError::new(Reason::Statement, "permission denied for table x")),
+            Behave::RefuseAtLength => Err(DriverError::new(Reason::Statement, "no".repeat(500))),
             Behave::RefusePolicy => Err(DriverError::new(Reason::Policy, "password too weak")),
             Behave::Unreachable => Err(DriverError::new(Reason::Unreachable, "connection refused")),
             Behave::LoseAnswer => {
@@ -166,12 +201,24 @@ impl FakeDriver {
         }
     }
 
-    fn reachable(&self) -> Result<(), DriverError> {
-        let state = self.database.state.lock();
-        if state.down {
+    async fn take_time(&self, username: &str) {
+        let slow = self.database.state.lock().slow.clone();
+        if let Some((_, time)) = slow.filter(|(prefix, _)| username.starts_with(prefix.as_str())) {
+            tokio::time::sleep(time).await;
+        }
+    }
+
+    async fn reachable(&self) -> Result<(), DriverError> {
+        let (down, silence) = {
+            let state = self.database.state.lock();
+            (state.down, state.silence)
+        };
+        if down {
+            tokio::time::sleep(silence).await;
             return Err(DriverError::new(Reason::Unreachable, "connection refused"));
         }
-        let root = state.users.get("root").map(|user| user.password.as_str());
+        let state = self.database.state.lock();
+        let root = state.users.get(&self.username).map(|user| user.password.as_str());
         if root != Some(self.root.expose_secret()) {
             return Err(DriverError::new(Reason::Login, "password authentication failed"));
         }
@@ -186,7 +233,7 @@ impl Driver for FakeDriver {
     }
 
     async fn initialize(&self, _call: &Call, verify: bool) -> Result<(), DriverError> {
-        if verify { self.reachable() } else { Ok(()) }
+        if verify { self.reachable().await } else { Ok(()) }
     }
 
     async fn new_user(&self, call: &Call, user: &NewUser) -> Result<(), DriverError> {
@@ -202,6 +249,8 @@ impl Driver for FakeDriver {
     }
 
     async fn update_user(&self, call: &Call, update: &UpdateUser) -> Result<(), DriverError> {
+        self.database.state.lock().updated.push(update.username.clone());
+        self.take_time(&update.username).await;
         let apply = |users: &mut BTreeMap<String, User>| {
             let user = users.get_mut(&update.username);
             let user = user.ok_or_else(|| DriverError::new(Reason::Missing, "role does not exist"))?;
@@ -221,12 +270,18 @@ impl Driver for FakeDriver {
             state.running += 1;
             state.peak = state.peak.max(state.running);
         }
+        self.take_time(&user.username).await;
         let apply = |users: &mut BTreeMap<String, User>| {
             users.remove(&user.username);
             Ok(())
         };
         let done = self.play(call, |state| &mut state.delete, apply).await;
-        self.database.state.lock().running -= 1;
+        let mut state = self.database.state.lock();
+        state.running -= 1;
+        if done.is_ok() {
+            state.removed.push(user.username.clone());
+        }
+        drop(state);
         done
     }
 

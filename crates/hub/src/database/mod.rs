@@ -49,12 +49,13 @@ pub struct Databases {
 }
 
 impl Databases {
-    /// Forgets a deleted configuration, and its driver, once nothing refers to it any more.
-    pub async fn collect(&self, storage: &Storage, queue: &Queue) -> Result<(), StorageError> {
-        if connection::collect(storage, queue).await? {
+    /// Forgets a deleted configuration, and its driver, once nothing refers to it any more. Says whether it is gone.
+    pub async fn collect(&self, storage: &Storage, queue: &Queue) -> Result<bool, StorageError> {
+        let gone = connection::collect(storage, queue).await?;
+        if gone {
             self.instances.retire(&queue.config_id);
         }
-        Ok(())
+        Ok(gone)
     }
 }
 

@@ -37,7 +37,8 @@ fn record_key(queue: &Queue) -> String {
     format!("{RECORDS}{}/{}", queue.mount_uuid, queue.config_id)
 }
 
-fn lock(queue: &Queue) -> String {
+/// The name of the lock under which a connection's own login changes, by rotation or by hand.
+pub fn lock(queue: &Queue) -> String {
     format!("root/{}/{}", queue.mount_uuid, queue.config_id)
 }
 

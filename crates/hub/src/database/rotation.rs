@@ -1,9 +1,10 @@
 //! Rotation of static roles: write-ahead record, then the database, then the new state.
 //!
 //! What must hold: a password that the database may have accepted is in the store before it is sent; there is one
-//! such record a role; the queue is an index of the store ordered by time, read each second by the active node.
+//! such record a role; the queue is an index of the store ordered by time, read each second by the active node; a
+//! database that does not answer holds up the roles of no other.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -28,7 +29,11 @@ const TICK: Duration = Duration::from_secs(1);
 /// A rotation that failed is tried again after this time.
 const AGAIN: Duration = Duration::from_secs(10);
 /// Rotations at once; the rest of the queue waits.
-const AT_ONCE: usize = 16;
+const AT_ONCE: usize = 64;
+/// Rotations at once of the roles of one connection.
+const AT_ONCE_EACH: usize = 8;
+/// Entries of the index that one read returns: few, since most of the time nothing is due, then more.
+const PAGES: [usize; 3] = [32, 1000, 10_000];
 /// How often another password is tried when the database's rules refuse one.
 const CANDIDATES: u32 = 3;
 /// A role is late when its rotation is due for longer than this.
@@ -54,6 +59,7 @@ impl std::fmt::Debug for Candidate {
 struct Entry {
     mount_uuid: String,
     name: String,
+    config_id: String,
 }
 
 /// Why a rotation did not come to its end.
@@ -119,7 +125,11 @@ fn record_key(mount_uuid: &str, name: &str) -> String {
 
 /// Puts a role into the index.
 pub fn insert(txn: &mut Txn<'_>, role: &StaticRole) -> Result<(), StorageError> {
-    let entry = Entry { mount_uuid: role.mount_uuid.clone(), name: role.name.clone() };
+    let entry = Entry {
+        mount_uuid: role.mount_uuid.clone(),
+        name: role.name.clone(),
+        config_id: role.config_id.clone(),
+    };
     txn.put(&due_key(role), &entry)
 }
 
@@ -266,48 +276,111 @@ pub async fn run(hub: Arc<Hub>, term: Term, cancel: CancellationToken) {
     let mut tick = tokio::time::interval(TICK);
     tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     let mut running = FuturesUnordered::new();
-    let mut busy = HashSet::new();
+    let mut queue = Queue::default();
     loop {
         tokio::select! {
             biased;
             () = cancel.cancelled() => return,
-            Some(entry) = running.next() => {
-                busy.remove(&entry);
-            }
+            Some((entry, done)) = running.next() => queue.ended(entry, done),
             _ = tick.tick() => {
-                for entry in due(&hub, &storage, busy.len()) {
-                    if busy.insert(entry.clone()) {
-                        running.push(rotate_due(&hub, &storage, term, &cancel, entry));
-                    }
+                for entry in queue.due(&storage) {
+                    running.push(rotate_due(&hub, &storage, term, &cancel, entry));
                 }
+                hub.metrics.static_overdue.set(i64::try_from(queue.overdue(&storage)).unwrap_or(i64::MAX));
             }
         }
     }
 }
 
-fn due(hub: &Hub, storage: &Storage, busy: usize) -> Vec<Entry> {
-    let now = Wall::now();
-    // Those that run already still stand at the front of the index.
-    let page = storage.scan::<Entry>(DUE, None, AT_ONCE + busy).unwrap_or_default();
-    let at = |key: &str| Wall::from_key(key.strip_prefix(DUE)?.split_once('/')?.0);
-    let due: Vec<_> = page
-        .into_iter()
-        .filter_map(|(key, entry)| Some((at(&key)?, entry.value)))
-        .take_while(|(at, _)| *at <= now)
-        .collect();
-    let late = due.iter().filter(|(at, _)| at.after(LATE) <= now).count();
-    hub.metrics.static_overdue.set(i64::try_from(late).unwrap_or(i64::MAX));
-    due.into_iter().map(|(_, entry)| entry).take(AT_ONCE.saturating_sub(busy).saturating_add(busy)).collect()
+/// The rotations of the active node.
+#[derive(Default)]
+struct Queue {
+    /// Being rotated.
+    busy: HashSet<Entry>,
+    /// How many of these belong to a connection.
+    busy_of: HashMap<String, usize>,
+    /// Due for too long without having been tried, at the last look.
+    late: HashSet<Entry>,
+    /// Tried, and to be tried again.
+    failing: HashSet<Entry>,
 }
 
+impl Queue {
+    /// What is to be rotated now, what is due longest first.
+    fn due(&mut self, storage: &Storage) -> Vec<Entry> {
+        let now = Wall::now();
+        let mut begun = Vec::new();
+        let mut after: Option<String> = None;
+        self.late.clear();
+        for limit in PAGES {
+            let page = storage.scan::<Entry>(DUE, after.as_deref(), limit).unwrap_or_default();
+            let Some((last, _)) = page.last() else { break };
+            after = Some(last.clone());
+            for (key, entry) in page {
+                let Some(at) = time_of(&key).filter(|at| *at <= now) else { return begun };
+                if at.after(LATE) <= now {
+                    self.late.insert(entry.value.clone());
+                }
+                begun.extend(self.begin(entry.value));
+            }
+        }
+        begun
+    }
+
+    /// Takes a role for rotation if it has room; those that run already still stand at the front of the index.
+    fn begin(&mut self, entry: Entry) -> Option<Entry> {
+        let of_connection = self.busy_of.get(&entry.config_id).copied().unwrap_or_default();
+        if self.busy.len() >= AT_ONCE || of_connection >= AT_ONCE_EACH || !self.busy.insert(entry.clone()) {
+            return None;
+        }
+        self.busy_of.insert(entry.config_id.clone(), of_connection.saturating_add(1));
+        Some(entry)
+    }
+
+    fn ended(&mut self, entry: Entry, done: bool) {
+        self.busy.remove(&entry);
+        if let Some(count) = self.busy_of.get_mut(&entry.config_id) {
+            *count = count.saturating_sub(1);
+            if *count == 0 {
+                self.busy_of.remove(&entry.config_id);
+            }
+        }
+        if done {
+            self.failing.remove(&entry);
+        } else {
+            self.failing.insert(entry);
+        }
+    }
+
+    /// How many roles have an older password than they should.
+    fn overdue(&mut self, storage: &Storage) -> usize {
+        let now = Wall::now();
+        // One that was deleted, or rotated by hand, is none of them any more.
+        self.failing.retain(|entry| {
+            let role = statics::read_record(storage, &entry.mount_uuid, &entry.name).ok().flatten();
+            role.is_some_and(|role| {
+                let period = role.value.rotation_period;
+                role.value.rotated.is_none_or(|at| at.after_secs(period) <= now)
+            })
+        });
+        self.failing.union(&self.late).count()
+    }
+}
+
+/// The time of a key of the index.
+fn time_of(key: &str) -> Option<Wall> {
+    Wall::from_key(key.strip_prefix(DUE)?.split_once('/')?.0)
+}
+
+/// Rotates a role if it is still due. Says whether nothing is left to do.
 async fn rotate_due(
     hub: &Hub,
     storage: &Storage,
     term: Term,
     cancel: &CancellationToken,
     entry: Entry,
-) -> Entry {
-    let Entry { mount_uuid, name } = &entry;
+) -> (Entry, bool) {
+    let Entry { mount_uuid, name, .. } = &entry;
     let _held = hub.leases.databases().rotating.take(&lock(mount_uuid, name)).await;
     // It may have been rotated by hand while this waited.
     let still_due = matches!(
@@ -315,18 +388,16 @@ async fn rotate_due(
         Ok(Some(role)) if role.value.due <= Wall::now()
     );
     if !still_due {
-        return entry;
+        return (entry, true);
     }
     let rotation = Rotation { hub, storage, term, cancel };
-    if let Err(failed) = rotation.rotate(mount_uuid, name).await {
-        if cancel.is_cancelled() {
-            return entry;
-        }
+    let Err(failed) = rotation.rotate(mount_uuid, name).await else { return (entry, true) };
+    if !cancel.is_cancelled() {
         let error = failed.into_api();
         tracing::warn!(role = %name, error = %error, "rotating a static role failed; it is tried again in 10 s");
         if let Err(error) = rotation.postpone(mount_uuid, name).await {
             tracing::debug!(error = %error, "the next try of a rotation could not be recorded");
         }
     }
-    entry
+    (entry, false)
 }

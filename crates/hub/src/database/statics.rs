@@ -252,7 +252,7 @@ pub async fn remove(hub: &Hub, storage: &Storage, mount_uuid: &str, name: &str) 
     txn.delete(&role.name_key());
     rotation::remove(&mut txn, role);
     txn.commit().await?;
-    hub.leases.databases().collect(storage, &role.queue()).await?;
+    hub.leases.collect(storage, &role.queue()).await?;
     Ok(())
 }
 

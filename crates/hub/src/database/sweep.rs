@@ -225,7 +225,7 @@ async fn write(hub: &Hub, storage: &Storage, batch: Batch) -> Written {
         let login = found.value.login.clone();
         intent::advance(storage, batch, &found, With::Nothing, |_| ()).await?;
         if batch.to == holdfast_core::intent::Next::Nothing {
-            hub.leases.databases().collect(storage, &login.queue()).await?;
+            hub.leases.collect(storage, &login.queue()).await?;
         }
         Ok::<_, StorageError>(Written::Applied)
     };

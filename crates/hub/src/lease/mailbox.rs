@@ -37,6 +37,8 @@ pub enum Mail {
     Gone(LeaseId),
     /// How many connections a configuration has.
     Connections(super::record::Queue, usize),
+    /// A configuration is gone, and nothing refers to it any more.
+    Retired(super::record::Queue),
     /// A database answered again.
     Back(super::record::Queue),
 }

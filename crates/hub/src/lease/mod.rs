@@ -9,6 +9,7 @@ mod id;
 pub mod index;
 mod mailbox;
 mod queue;
+mod reach;
 pub mod record;
 mod renew;
 mod revoke;
@@ -24,7 +25,7 @@ pub use id::LeaseId;
 pub use mailbox::{Mail, Mailbox, Outcome};
 pub use record::{Lease, Login, Revocation};
 pub use renew::Renewed;
-pub use running::Running;
+pub use running::{Guard, Running};
 
 use crate::database::Databases;
 use crate::storage::{Storage, StorageError, Stored};
@@ -105,6 +106,20 @@ impl Leases {
         let waits = lease.due <= Wall::now();
         let cause = waits.then(|| self.waiting.lock().get(&lease.login.queue()).cloned()).flatten();
         cause.unwrap_or_else(|| lease.revocation.error.clone())
+    }
+
+    /// Forgets a deleted configuration, with all that this node holds for it, once nothing refers to it any more.
+    pub async fn collect(&self, storage: &Storage, queue: &record::Queue) -> Result<(), StorageError> {
+        if self.databases.collect(storage, queue).await? {
+            self.tell(Mail::Retired(queue.clone()));
+        }
+        Ok(())
+    }
+
+    /// How many databases are known to be out of reach.
+    #[cfg(test)]
+    pub fn waiting_for(&self) -> usize {
+        self.waiting.lock().len()
     }
 
     /// Tells the background task something.

@@ -124,6 +124,11 @@ impl Shell {
                 self.known.insert(queue.clone());
                 self.on(Event::Connections { queue, connections });
             }
+            Mail::Retired(queue) => {
+                self.known.remove(&queue);
+                self.hub.leases.waiting.lock().remove(&queue);
+                self.on(Event::Retired { queue });
+            }
             Mail::Back(queue) => {
                 self.hub.leases.waiting.lock().remove(&queue);
                 self.on(Event::ExecutorBack { queue });
@@ -193,10 +198,12 @@ impl Shell {
         let Attempted { id, queue, attempt, error, guard } = attempted;
         if let Some(queue) = queue {
             let mut waiting = self.hub.leases.waiting.lock();
-            if attempt == Attempt::NotTried {
-                waiting.insert(queue, error.clone());
-            } else {
-                waiting.remove(&queue);
+            match attempt {
+                // What is not known any more is gone, with all that was known of it.
+                Attempt::NotTried if self.known.contains(&queue) => {
+                    drop(waiting.insert(queue, error.clone()))
+                }
+                _ => drop(waiting.remove(&queue)),
             }
         }
         let label = match attempt {
@@ -329,7 +336,7 @@ async fn delete(hub: &Hub, storage: &Storage, id: &LeaseId) -> (bool, Option<Wal
             Ok(_) => {
                 // A deleted configuration goes with its last lease; if this fails, the next change finds it.
                 let queue = lease.value.login.queue();
-                drop(hub.leases.databases.collect(storage, &queue).await);
+                drop(hub.leases.collect(storage, &queue).await);
                 return (true, None);
             }
             Err(error) if error.is_conflict() => {}

@@ -3,6 +3,8 @@
 //! A lease is first marked as due, durably; whatever happens to this node then, it will be revoked. Who wants to
 //! know the outcome asks the queue, which makes the attempt.
 
+use std::sync::Arc;
+
 use futures_util::{StreamExt as _, stream};
 use holdfast_core::Kind;
 use tokio::sync::oneshot;
@@ -10,7 +12,8 @@ use tokio::sync::oneshot;
 use super::clock::Wall;
 use super::id::LeaseId;
 use super::mailbox::{Mail, Outcome};
-use super::record::Lease;
+use super::reach::{Database, Reach};
+use super::record::{Lease, Queue};
 use super::{Leases, index};
 use crate::database::removal;
 use crate::error::ApiError;
@@ -64,19 +67,21 @@ impl Leases {
         self.mark_below(cx, &index::token_prefix(token_id)).await.map(drop)
     }
 
-    /// Marks all leases below a path as due. With `sync`, waits for one attempt on each, and returns how many are
-    /// left.
+    /// Marks all leases below a path as due. With `sync`, waits for one attempt on each, but no longer for those of a
+    /// database that could not be reached, and returns how many are left.
     pub async fn revoke_prefix(&self, cx: &Cx, prefix: &str, sync: bool) -> Result<u64, ApiError> {
         Ok(self.revoke_below(cx, prefix, sync).await?.len() as u64)
     }
 
     /// As [`Self::revoke_prefix`], with the texts of the attempts that failed.
     pub async fn revoke_below(&self, cx: &Cx, prefix: &str, sync: bool) -> Result<Vec<String>, ApiError> {
-        let ids = self.mark_below(cx, &format!("{}{prefix}", index::LEASES)).await?;
+        let leases = self.mark_below(cx, &format!("{}{prefix}", index::LEASES)).await?;
         if !sync {
             return Ok(Vec::new());
         }
-        let mut outcomes = stream::iter(ids).map(|id| self.outcome(cx, id)).buffer_unordered(WAITING);
+        let reach = Reach::default();
+        let asked = leases.into_iter().map(|(id, queue)| self.outcome_within(cx, id, reach.of(&queue)));
+        let mut outcomes = stream::iter(asked).buffer_unordered(WAITING);
         let mut failed = Vec::new();
         while let Some(outcome) = outcomes.next().await {
             match outcome {
@@ -87,11 +92,13 @@ impl Leases {
         Ok(failed)
     }
 
-    /// Removes all leases below a path, after one attempt on each, whatever came of it. What the databases still
-    /// hold then is the caller's to remove.
+    /// Removes all leases below a path, after one attempt on each, whatever came of it; without one where the database
+    /// could not be reached before. What the databases still hold then is the caller's to remove.
     pub async fn revoke_force(&self, cx: &Cx, prefix: &str) -> Result<(), ApiError> {
-        let ids = self.mark_below(cx, &format!("{}{prefix}", index::LEASES)).await?;
-        let mut dropped = stream::iter(ids).map(|id| self.force(cx, id)).buffer_unordered(WAITING);
+        let leases = self.mark_below(cx, &format!("{}{prefix}", index::LEASES)).await?;
+        let reach = Reach::default();
+        let forced = leases.into_iter().map(|(id, queue)| self.force(cx, id, reach.of(&queue)));
+        let mut dropped = stream::iter(forced).buffer_unordered(WAITING);
         let mut result = Ok(());
         while let Some(one) = dropped.next().await {
             result = result.and(one);
@@ -111,23 +118,34 @@ impl Leases {
         }
     }
 
-    async fn force(&self, cx: &Cx, id: LeaseId) -> Result<(), ApiError> {
+    /// As [`Self::outcome`], unless the database turns out to be out of reach meanwhile.
+    async fn outcome_within(&self, cx: &Cx, id: LeaseId, database: Arc<Database>) -> Outcome {
+        let outcome = tokio::select! {
+            biased;
+            () = database.out.cancelled() => return Outcome::NotTried(database.reason()),
+            outcome = self.outcome(cx, id) => outcome,
+        };
+        if let Outcome::NotTried(reason) = &outcome {
+            database.is_out(reason);
+        }
+        outcome
+    }
+
+    async fn force(&self, cx: &Cx, id: LeaseId, database: Arc<Database>) -> Result<(), ApiError> {
         // One direct attempt, beside the queue: a database that cannot be reached must not delay the others.
         let held = self.running.take(&id).await;
+        if let Some(lease) = index::read(&cx.storage, &id)? {
+            self.try_once(cx, &lease.value, &database).await;
+        }
         for _ in 0..TRIES {
             let Some(lease) = index::read(&cx.storage, &id)? else { break };
-            let login = &lease.value.login;
-            let cancel = cx.cancel.child_token();
-            if let Err(error) = removal::remove(&cx.hub, &cx.storage, cx.term, login, cancel).await {
-                tracing::warn!(lease = %id, %error, "a lease is dropped though its user could not be removed");
-            }
             let mut txn = cx.storage.txn();
             index::remove(&mut txn, &lease);
             match txn.commit().await {
                 Err(error) if error.is_conflict() => continue,
                 done => done.map_err(ApiError::from)?,
             };
-            self.databases.collect(&cx.storage, &login.queue()).await?;
+            self.collect(&cx.storage, &lease.value.login.queue()).await?;
             break;
         }
         drop(held);
@@ -135,31 +153,48 @@ impl Leases {
         Ok(())
     }
 
-    /// Marks the leases named by the keys below `prefix`, page by page; returns them.
-    async fn mark_below(&self, cx: &Cx, prefix: &str) -> Result<Vec<LeaseId>, ApiError> {
-        let mut ids = Vec::new();
-        let mut after: Option<String> = None;
-        loop {
-            let keys = cx.storage.scan_keys(prefix, after.as_deref(), PAGE)?;
-            let Some(last) = keys.last() else { return Ok(ids) };
-            after = Some(last.clone());
-            let page: Vec<_> = keys.iter().map(|key| id_of(prefix, key)).collect();
-            self.mark_page(cx, &page).await?;
-            ids.extend(page);
+    /// Removes the user of a lease that is dropped whatever comes of it.
+    async fn try_once(&self, cx: &Cx, lease: &Lease, database: &Database) {
+        // Closed by nobody.
+        let _slot = database.slots.acquire().await;
+        if database.out.is_cancelled() {
+            tracing::debug!(lease = %lease.id, reason = %database.reason(), "a lease is dropped without an attempt");
+            return;
+        }
+        let cancel = cx.cancel.child_token();
+        if let Err(error) = removal::remove(&cx.hub, &cx.storage, cx.term, &lease.login, cancel).await {
+            tracing::warn!(lease = %lease.id, %error, "a lease is dropped though its user could not be removed");
+            if error.is_not_tried() {
+                database.is_out(&error.text());
+            }
         }
     }
 
-    async fn mark_page(&self, cx: &Cx, ids: &[LeaseId]) -> Result<(), ApiError> {
-        let mut leases = Vec::new();
-        for id in ids {
-            leases.extend(index::read(&cx.storage, id)?.filter(|lease| !is_marked(&lease.value)));
+    /// Marks the leases named by the keys below `prefix`, page by page; returns them with their queues.
+    async fn mark_below(&self, cx: &Cx, prefix: &str) -> Result<Vec<(LeaseId, Queue)>, ApiError> {
+        let mut marked = Vec::new();
+        let mut after: Option<String> = None;
+        loop {
+            let keys = cx.storage.scan_keys(prefix, after.as_deref(), PAGE)?;
+            let Some(last) = keys.last() else { return Ok(marked) };
+            after = Some(last.clone());
+            let mut page = Vec::new();
+            for key in &keys {
+                page.extend(index::read(&cx.storage, &id_of(prefix, key))?);
+            }
+            marked.extend(page.iter().map(|lease| (lease.value.id.clone(), lease.value.login.queue())));
+            page.retain(|lease| !is_marked(&lease.value));
+            self.mark_page(cx, &page).await?;
         }
-        match self.mark(cx, &leases).await {
+    }
+
+    async fn mark_page(&self, cx: &Cx, leases: &[Stored<Lease>]) -> Result<(), ApiError> {
+        match self.mark(cx, leases).await {
             Ok(()) => Ok(()),
             Err(error) if error.kind() == Kind::Conflict => {
                 // One of them changed meanwhile: each by itself, then.
-                for id in ids {
-                    self.mark_due(cx, id).await?;
+                for lease in leases {
+                    self.mark_due(cx, &lease.value.id).await?;
                 }
                 Ok(())
             }

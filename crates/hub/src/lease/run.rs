@@ -76,7 +76,7 @@ async fn close_replaced(hub: &Hub, cancel: &CancellationToken) {
 
 /// Counts for the metrics, off the async threads, since a count reads an index.
 async fn count(hub: &Arc<Hub>, tasks: &Tasks, cancel: &CancellationToken) {
-    let mut warned = false;
+    let mut crowd = Crowd::default();
     loop {
         let storage = hub.storage.clone();
         let counted = tasks.spawn_blocking("count", move || {
@@ -89,13 +89,37 @@ async fn count(hub: &Arc<Hub>, tasks: &Tasks, cancel: &CancellationToken) {
             let labels = ByMount { mount_type: MountKind::Database };
             hub.metrics.leases.get_or_create(&labels).set(gauge(leases));
             hub.metrics.irrevocable.set(gauge(irrevocable));
-            if leases >= MANY && !warned {
+            if crowd.has_come(leases) {
                 tracing::warn!(leases, "there are many leases; a shorter ttl would keep their number down");
             }
-            warned = leases >= MANY;
         }
         if cancel.run_until_cancelled(tokio::time::sleep(COUNTING)).await.is_none() {
             return;
         }
+    }
+}
+
+/// Whether there are many leases: told once, and again after there were fewer.
+#[derive(Default)]
+struct Crowd {
+    told: bool,
+}
+
+impl Crowd {
+    fn has_come(&mut self, leases: u64) -> bool {
+        let before = std::mem::replace(&mut self.told, leases >= MANY);
+        self.told && !before
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_large_number_of_leases_is_warned_of_once() {
+        let mut crowd = Crowd::default();
+        let told = [0, 255_999, 256_000, 300_000, 255_999, 256_000].map(|leases| crowd.has_come(leases));
+        assert_eq!(told, [false, false, true, false, false, true]);
     }
 }

@@ -35,6 +35,7 @@ struct State {
     index: u64,
     term: Term,
     fail_next: Option<CommitError>,
+    tried: usize,
 }
 
 impl State {
@@ -66,6 +67,11 @@ impl MemoryStore {
         std::mem::take(&mut self.looks.lock())
     }
 
+    /// How many batches were handed in so far, applied or not.
+    pub fn tried(&self) -> usize {
+        self.state.lock().tried
+    }
+
     /// Lets the next commit fail with this error without applying anything.
     pub fn fail_next(&self, error: CommitError) {
         self.state.lock().fail_next = Some(error);
@@ -78,6 +84,7 @@ impl Store for MemoryStore {
         batch.check_size()?;
         let committed = {
             let mut state = self.state.lock();
+            state.tried += 1;
             if let Some(error) = state.fail_next.take() {
                 return Err(error);
             }

@@ -98,7 +98,7 @@ impl Tokens {
         match self.record(&cx.storage, id)? {
             Some(stored) if stored.value.revoking => self.finish(cx, id).await?,
             Some(stored) if !stored.value.is_alive(now) => self.revoke_expired(cx, id, now).await?,
-            // The wall clock went back since the entry was found due.
+            // This node's clock is behind that of the one which found the entry due.
             Some(stored) if stored.value.expires == Some(at) => return Ok(()),
             // What else stands here for a living token is left from before it was renewed.
             _ => {}

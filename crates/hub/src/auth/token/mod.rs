@@ -26,8 +26,8 @@ pub use uses::check_leased;
 
 use crate::barrier::MacPurpose;
 use crate::error::ApiError;
+use crate::lease::Wall;
 use crate::storage::{Storage, Stored, Txn};
-use crate::wall;
 
 /// The longest text that is looked at as a token, in bytes.
 const MAX_TEXT: usize = 64 << 10;
@@ -173,9 +173,10 @@ impl Tokens {
         &self.storage
     }
 
-    /// Unix seconds as this store sees them.
+    /// Unix seconds as this store sees them: of the clock of leases, which never goes back on this node, so that a
+    /// token ends with its leases.
     pub fn now(&self) -> i64 {
-        wall::now_unix().saturating_add(self.skew.load(Ordering::Relaxed))
+        Wall::now().millis().div_euclid(1000).saturating_add(self.skew.load(Ordering::Relaxed))
     }
 
     /// Moves the clock of this store.

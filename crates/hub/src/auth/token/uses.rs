@@ -9,7 +9,8 @@ use crate::storage::Txn;
 const LAST_USE_GRACE: u64 = 900;
 
 /// Refuses a leased secret to a token on its last use, before anything is created: the token is revoked when the
-/// request ends, and the lease with it. `token` is the token as it was looked up for this request.
+/// request ends, and the lease with it. `token` is the token as it was when this request took its use: of two requests
+/// that found two uses left, one is on the last.
 pub fn check_leased(token: &Token) -> Result<(), ApiError> {
     if token.num_uses == 1 {
         return Err(ApiError::invalid(
@@ -20,10 +21,11 @@ pub fn check_leased(token: &Token) -> Result<(), ApiError> {
 }
 
 impl Tokens {
-    /// Takes one use from a token with a limited number of them; 403 when another request took the last one.
-    pub async fn consume_use(&self, cx: &Cx, token: &Token) -> Result<(), ApiError> {
+    /// Takes one use from a token with a limited number of them; 403 when another request took the last one. Returns
+    /// how many were left before, this one included; 0 for unlimited.
+    pub async fn consume_use(&self, cx: &Cx, token: &Token) -> Result<i64, ApiError> {
         if token.num_uses == 0 || token.accessor.is_empty() {
-            return Ok(());
+            return Ok(0);
         }
         loop {
             let Some(mut stored) = self.record(&cx.storage, &token.id)? else {
@@ -32,6 +34,7 @@ impl Tokens {
             if stored.value.num_uses <= 0 || stored.value.revoking {
                 return Err(ApiError::denied());
             }
+            let before = stored.value.num_uses;
             let key = keys::id(&token.id);
             let mut txn = cx.storage.txn();
             txn.require_version(&key, stored.version);
@@ -43,7 +46,7 @@ impl Tokens {
             txn.put(&key, &stored.value)?;
             match txn.commit().await {
                 Err(error) if error.is_conflict() => {}
-                done => return done.map(|_| ()).map_err(ApiError::from),
+                done => return done.map(|_| before).map_err(ApiError::from),
             }
         }
     }

@@ -176,3 +176,77 @@ async fn a_database_killed_under_load_is_consistent_once_it_is_back() {
     assert_eq!(server.users("v-").await, Vec::<String>::new());
     world.stop().await;
 }
+
+/// How many sessions wait for the lock that a test holds.
+const WAITING: &str =
+    "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND objid = 4711 AND NOT granted";
+
+#[tokio::test(flavor = "multi_thread")]
+async fn slow_statements_of_one_connection_hold_up_no_other() {
+    let server = PostgresServer::start().await;
+    let mut world = on_postgres(&server).await;
+    let config = json!({"plugin_name": "postgresql-database-plugin", "connection_url": server.url_template(),
+        "username": ADMIN, "password": ADMIN_PASSWORD, "allowed_roles": "*", "operation_timeout": "60s"});
+    world.write("config/slow", config).await.unwrap();
+    let create = format!("SELECT pg_advisory_xact_lock_shared(4711); {POSTGRES_USER}");
+    let role = json!({"db_name": "slow", "creation_statements": create, "default_ttl": "1h"});
+    world.write("roles/slow", role).await.unwrap();
+    let holder = server.session(ADMIN, ADMIN_PASSWORD).await;
+    holder.batch_execute("SELECT pg_advisory_lock(4711)").await.unwrap();
+    let slow = futures_util::future::join_all((0..20).map(|_| world.read("creds/slow")));
+    let quick = async {
+        until("as many wait as there are connections", "16".to_owned(), async || {
+            server.query(WAITING).await.remove(0)
+        })
+        .await;
+        for _ in 0..5 {
+            let id = world.creds().await.unwrap().lease.unwrap().id;
+            world.sys(Operation::Write, "renew", json!({"lease_id": id})).await.unwrap();
+            revoke(&world, &id).await;
+        }
+        assert_eq!(server.query(WAITING).await, ["16"], "the others still wait");
+        holder.batch_execute("SELECT pg_advisory_unlock(4711)").await.unwrap();
+    };
+    let (slow, ()) = tokio::join!(slow, quick);
+    assert_eq!(slow.iter().filter(|answer| answer.is_ok()).count(), 20);
+    same(&server.users("v-").await, &usernames(&world));
+    world.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn connections_return_to_their_baseline_after_each_takeover() {
+    let server = PostgresServer::start().await;
+    let mut world = on_postgres(&server).await;
+    let connected = async || {
+        let sql = "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'holdfast'";
+        server.query(sql).await.remove(0).parse::<u32>().unwrap()
+    };
+    for round in 0..5 {
+        let made = futures_util::future::join_all((0..12).map(|_| world.creds())).await;
+        assert!(made.iter().all(Result::is_ok));
+        assert!((1..=16).contains(&connected().await), "round {round}");
+        world.take_over().await;
+        until("the former active node has closed its connections", 0, connected).await;
+        world.start();
+    }
+    world.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn creations_that_are_dropped_anywhere_leave_no_user_on_mariadb() {
+    let server = MariaDbServer::start().await;
+    let mut world = world("mysql-database-plugin", server.url_template(), MARIADB_USER).await;
+    for round in 0..60 {
+        drop(polled(round % 20 + 1, world.creds()).await);
+        if round % 20 == 19 {
+            world.take_over().await;
+            world.start();
+        }
+    }
+    until("intents are swept", 0, async || world.intents()).await;
+    let users: Vec<_> = server.users("v-").await.iter().map(|user| user.replace("@%", "")).collect();
+    same(&users, &usernames(&world));
+    world.sys(Operation::Write, "revoke-prefix/database", json!({"sync": true})).await.unwrap();
+    assert_eq!(server.users("v-").await, Vec::<String>::new());
+    world.stop().await;
+}

@@ -8,12 +8,17 @@ use super::world::World;
 
 /// Copies of a lease that end at `due`.
 async fn fill(world: &World, like: &Lease, count: usize, due: Wall) {
+    fill_named(world, like, "v", count, due).await;
+}
+
+/// The same, with user names that begin with `prefix`.
+pub async fn fill_named(world: &World, like: &Lease, prefix: &str, count: usize, due: Wall) {
     for page in (0..count).collect::<Vec<_>>().chunks(1000) {
         let mut txn = world.storage.txn();
         for n in page {
             let mut lease = like.clone();
             lease.id = LeaseId::below("database/creds/r");
-            lease.login.username = format!("v-{}-{n}", due.millis());
+            lease.login.username = format!("{prefix}-{}-{n}", due.millis());
             (lease.expires, lease.due) = (due, due);
             index::insert(&mut txn, &lease).unwrap();
         }

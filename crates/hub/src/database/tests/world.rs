@@ -287,3 +287,44 @@ impl World {
         assert_eq!(self.storage.scan_keys("dbname/", None, 10).unwrap(), Vec::<String>::new());
     }
 }
+
+/// Messages of level ERROR that were logged on this thread since it was made.
+#[derive(Clone, Default)]
+pub struct Errors(Arc<parking_lot::Mutex<Vec<String>>>);
+
+impl Errors {
+    /// Those that hold `text`.
+    pub fn count(&self, text: &str) -> usize {
+        self.0.lock().iter().filter(|message| message.contains(text)).count()
+    }
+}
+
+impl tracing::Subscriber for Errors {
+    fn enabled(&self, metadata: &tracing::Metadata<'_>) -> bool {
+        *metadata.level() == tracing::Level::ERROR
+    }
+
+    fn new_span(&self, _: &tracing::span::Attributes<'_>) -> tracing::span::Id {
+        tracing::span::Id::from_u64(1)
+    }
+
+    fn record(&self, _: &tracing::span::Id, _: &tracing::span::Record<'_>) {}
+
+    fn record_follows_from(&self, _: &tracing::span::Id, _: &tracing::span::Id) {}
+
+    fn event(&self, event: &tracing::Event<'_>) {
+        struct Message(String);
+        impl tracing::field::Visit for Message {
+            fn record_debug(&mut self, _: &tracing::field::Field, value: &dyn std::fmt::Debug) {
+                self.0.push_str(&format!("{value:?} "));
+            }
+        }
+        let mut message = Message(String::new());
+        event.record(&mut message);
+        self.0.lock().push(message.0);
+    }
+
+    fn enter(&self, _: &tracing::span::Id) {}
+
+    fn exit(&self, _: &tracing::span::Id) {}
+}
