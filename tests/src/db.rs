@@ -237,7 +237,12 @@ impl MariaDbServer {
     /// Makes a data directory and starts a server on it.
     pub async fn start() -> Self {
         let dir = owned_dir("mysql");
+        // A server that starts removes what it takes for its own leftovers, also those of others in a shared place.
+        let temporary = dir.path().join("tmp");
+        fs::create_dir(&temporary).unwrap();
+        give(&temporary, "mysql");
         let mut install = as_user("mysql", Path::new("mariadb-install-db"));
+        install.env("TMPDIR", &temporary);
         install.args([
             "--no-defaults",
             "--skip-test-db",
@@ -265,6 +270,7 @@ impl MariaDbServer {
     pub async fn resume(&mut self) {
         let path = |name: &str| self.dir.path().join(name).display().to_string();
         let mut command = as_user("mysql", Path::new("mariadbd"));
+        command.env("TMPDIR", path("tmp"));
         command.args([
             "--no-defaults",
             "--skip-networking=0",

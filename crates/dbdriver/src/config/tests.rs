@@ -29,6 +29,43 @@ fn unknown_plugins_are_named_with_those_that_exist() {
 }
 
 #[test]
+fn every_field_is_accepted_and_all_but_secrets_are_shown() {
+    let written = json!({
+        "plugin_name": "remote-postgres-plugin", "plugin_version": "v1.2.3", "verify_connection": false,
+        "allowed_roles": ["a", "b-*"], "root_rotation_statements": ["ROTATE"], "password_policy": "strong",
+        "connection_url": "postgres://{{username}}:{{password}}@h/db", "username": "root", "password": "secret-1",
+        "disable_escaping": true, "max_open_connections": 256, "max_idle_connections": 3,
+        "max_connection_lifetime": "2m", "username_template": "{{.RoleName}}-{{random 4}}",
+        "password_authentication": "scram-sha-256", "tls_ca": "CA", "tls_certificate": "CERT",
+        "private_key": "secret-2", "tls_certificate_key": "secret-3", "tls_server_name": "db.test",
+        "tls_skip_verify": true, "operation_timeout": 90, "terminate_sessions_on_revoke": true,
+        "spoke_name": "site-a",
+    });
+    let config = DriverConfig::merged(None, &body(written)).unwrap();
+    let shown = json!({
+        "plugin_name": "remote-postgres-plugin", "plugin_version": "", "verify_connection": false,
+        "allowed_roles": ["a", "b-*"], "root_credentials_rotate_statements": ["ROTATE"], "password_policy": "strong",
+        "connection_details": {
+            "connection_url": "postgres://{{username}}:{{password}}@h/db", "username": "root",
+            "disable_escaping": true, "max_open_connections": 256, "max_idle_connections": 3,
+            "max_connection_lifetime": "120s", "username_template": "{{.RoleName}}-{{random 4}}",
+            "password_authentication": "scram-sha-256", "tls_ca": "CA", "tls_certificate": "CERT",
+            "tls_server_name": "db.test", "tls_skip_verify": true, "operation_timeout": 90,
+            "terminate_sessions_on_revoke": true, "spoke_name": "site-a",
+        },
+    });
+    assert_eq!(Value::Object(config.view()), shown);
+    assert_eq!(config.password.expose_secret(), "secret-1");
+    assert_eq!(config.private_key.expose_secret(), "secret-2");
+    assert_eq!(config.tls_certificate_key.expose_secret(), "secret-3");
+
+    let least = json!({"plugin_name": "mysql-database-plugin", "connection_url": "root:x@tcp(h)/"});
+    let least = DriverConfig::merged(None, &body(least)).unwrap();
+    assert!(least.verify_connection && least.allowed_roles.is_empty() && !least.terminate_sessions_on_revoke);
+    assert_eq!((least.max_open_connections, least.operation_timeout), (16, Duration::from_secs(30)));
+}
+
+#[test]
 fn writes_merge_with_what_is_stored() {
     let stored = postgres();
     assert_eq!((stored.max_open_connections, stored.operation_timeout), (4, Duration::from_secs(60)));

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use holdfast_dbdriver::{Call, Dialect, Driver, Effect, Idempotent, NewUser, Reason};
-use holdfast_tests::db::{ADMIN_PASSWORD, PostgresServer};
+use holdfast_tests::db::{ADMIN, ADMIN_PASSWORD, PostgresServer};
 use holdfast_tests::eventually_async;
 use nix::sys::signal::Signal;
 use tokio_util::sync::CancellationToken;
@@ -63,6 +63,44 @@ async fn a_deadline_before_commit_leaves_no_user() {
     let error = driver.new_user(&Call::within(Duration::from_millis(400)), &user).await.unwrap_err();
     assert_eq!((error.reason(), error.effect()), (Reason::Deadline, Effect::Nothing));
     not_running(server, "/* too-late */").await;
+    assert_eq!(server.users(&user.username).await, Vec::<String>::new());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn statements_share_one_transaction_in_utc_with_what_is_left_of_the_time() {
+    let server = postgres().await;
+    server.execute("ALTER DATABASE app SET timezone = 'America/New_York'").await;
+    let facts = "SELECT current_setting('TimeZone') AS zone, pg_current_xact_id()::text AS id, \
+                 (SELECT setting FROM pg_settings WHERE name = 'statement_timeout') AS timeout";
+    let make = format!("CREATE TABLE public.facts AS {facts}");
+    let user = user(&[&make, CREATE, &format!("INSERT INTO public.facts {facts}")]);
+    let driver = open(&postgres_config(server));
+    driver.new_user(&Call::within(Duration::from_secs(20)), &user).await.unwrap();
+    assert_eq!(server.query("SELECT DISTINCT zone FROM public.facts").await, ["UTC"]);
+    assert_eq!(server.query("SELECT count(DISTINCT id) FROM public.facts").await, ["1"]);
+    let timeout: u64 =
+        server.query("SELECT DISTINCT timeout FROM public.facts").await.remove(0).parse().unwrap();
+    assert!((1..=20_000).contains(&timeout), "{timeout} ms");
+    driver.delete_user(&self::call(), &delete(&user)).await.unwrap();
+}
+
+/// The statements end in time, but whoever runs them is held up until the deadline has passed.
+#[tokio::test]
+async fn a_deadline_that_passes_just_before_commit_leaves_no_user() {
+    let server = postgres().await;
+    let driver = open(&postgres_config(server));
+    let holder = server.session(ADMIN, ADMIN_PASSWORD).await;
+    holder.batch_execute("SELECT pg_advisory_lock(4712)").await.unwrap();
+    let user = user(&[CREATE, "SELECT pg_advisory_xact_lock_shared(4712)", "SELECT pg_sleep(0.3)"]);
+    let call = Call::within(Duration::from_secs(8));
+    let (done, ()) = tokio::join!(driver.new_user(&call, &user), async {
+        running(server, "xact_lock_shared(4712)").await;
+        holder.batch_execute("SELECT pg_advisory_unlock(4712)").await.unwrap();
+        // sleep: of the thread, so that the server's answer waits to be read until it is too late.
+        std::thread::sleep(call.left() + Duration::from_millis(50));
+    });
+    let error = done.unwrap_err();
+    assert_eq!((error.reason(), error.effect()), (Reason::Deadline, Effect::Nothing), "{error}");
     assert_eq!(server.users(&user.username).await, Vec::<String>::new());
 }
 

@@ -352,18 +352,21 @@ impl Queue {
         }
     }
 
-    /// How many roles have an older password than they should.
+    /// How many roles should have had another password for a while.
     fn overdue(&mut self, storage: &Storage) -> usize {
         let now = Wall::now();
+        let Self { failing, late, .. } = self;
         // One that was deleted, or rotated by hand, is none of them any more.
-        self.failing.retain(|entry| {
+        failing.retain(|entry| {
             let role = statics::read_record(storage, &entry.mount_uuid, &entry.name).ok().flatten();
-            role.is_some_and(|role| {
-                let period = role.value.rotation_period;
-                role.value.rotated.is_none_or(|at| at.after_secs(period) <= now)
-            })
+            let Some(role) = role.map(|role| role.value) else { return false };
+            let due = role.rotated.map_or_else(Wall::default, |at| at.after_secs(role.rotation_period));
+            if due.after(LATE) <= now {
+                late.insert(entry.clone());
+            }
+            due <= now
         });
-        self.failing.union(&self.late).count()
+        late.len()
     }
 }
 

@@ -202,6 +202,19 @@ async fn expiry_revokes_in_time_and_spares_the_renewed() {
     assert_eq!(hub.tokens.renew(&cx, &renewed.token, 100).await.unwrap_err().status(), 403);
 }
 
+/// Which runs with the monotonic clock: a time of day that is set back keeps no token alive.
+#[tokio::test(start_paused = true)]
+async fn a_token_ends_by_the_clock_of_leases() {
+    let (_, hub, cx) = hub();
+    let made = make(&cx, NewToken { ttl: 100, ..plain() }).await;
+    tokio::time::advance(Duration::from_secs(98)).await;
+    assert!(alive(&cx, &made));
+    tokio::time::advance(Duration::from_secs(3)).await;
+    assert!(!alive(&cx, &made));
+    hub.tokens.expire_due(&hub, cx.term, &CancellationToken::new()).await.unwrap();
+    assert_eq!(cx.storage.count("token/").unwrap(), 0);
+}
+
 #[tokio::test]
 async fn the_background_stops_with_its_term() {
     let (store, hub, cx) = hub();
