@@ -189,7 +189,7 @@ async fn cancelled_and_late_creations_leave_no_user() {
     none_left(server, &cancelled).await;
 
     let late = user(&[CREATE, "SELECT SLEEP(60) /* mark-late */"]);
-    let error = driver.new_user(&Call::within(Duration::from_millis(400)), &late).await.unwrap_err();
+    let error = driver.new_user(&Call::within(Duration::from_secs(2)), &late).await.unwrap_err();
     assert_eq!((error.reason(), error.effect()), (Reason::Deadline, Effect::Nothing));
     none_left(server, &late).await;
 }

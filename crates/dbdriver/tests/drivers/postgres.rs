@@ -200,8 +200,8 @@ async fn sessions_end_only_when_asked_for() {
 async fn no_session_comes_back_while_they_are_being_ended() {
     let server = postgres().await;
     let driver = open(&postgres_config(server));
-    let limit = Duration::from_secs(30);
-    for _ in 0..5 {
+    let limit = Duration::from_secs(60);
+    for _ in 0..3 {
         let user = user(&[CREATE]);
         driver.new_user(&call(), &user).await.unwrap();
         let id = format!("SELECT oid FROM pg_roles WHERE rolname = '{}'", user.username);

@@ -59,8 +59,10 @@ async fn cancelling_ends_the_statement_and_leaves_no_user() {
 async fn a_deadline_before_commit_leaves_no_user() {
     let server = postgres().await;
     let driver = open(&postgres_config(server));
+    // The time is for the statement, not for a connection.
+    driver.initialize(&call(), true).await.unwrap();
     let user = user(&[CREATE, "SELECT pg_sleep(60) /* too-late */"]);
-    let error = driver.new_user(&Call::within(Duration::from_millis(400)), &user).await.unwrap_err();
+    let error = driver.new_user(&Call::within(Duration::from_secs(2)), &user).await.unwrap_err();
     assert_eq!((error.reason(), error.effect()), (Reason::Deadline, Effect::Nothing));
     not_running(server, "/* too-late */").await;
     assert_eq!(server.users(&user.username).await, Vec::<String>::new());
