@@ -1,11 +1,14 @@
 //! Every command, flag and example, in one definition from which help, completions and man pages are made.
 
 pub mod relay;
+mod spoke;
 
 use std::ffi::{OsStr, OsString};
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
+
+pub use spoke::{RenewArgs, RunArgs, SpokeArgs};
 
 const EXIT_CODES: &str = "Exit codes: 0 done · 1 wrong use or local error · 2 the server refused or did not answer · \
 64 wrong configuration of a daemon · 70 a daemon failed";

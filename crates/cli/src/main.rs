@@ -7,6 +7,7 @@ mod input;
 mod output;
 mod server;
 mod session;
+mod spoke;
 
 use std::process::ExitCode;
 

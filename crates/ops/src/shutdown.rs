@@ -68,8 +68,10 @@ impl Signals {
 
     /// Resolves when at least `wanted` was asked for. For ever pending once the listener is gone without that.
     pub async fn reached(&mut self, wanted: Request) -> Request {
-        match self.request.wait_for(|request| *request >= wanted).await {
-            Ok(request) => *request,
+        // Read out first: what the channel hands out must not be held across an await.
+        let reached = self.request.wait_for(|request| *request >= wanted).await.map(|request| *request);
+        match reached {
+            Ok(request) => request,
             Err(_) => std::future::pending().await,
         }
     }

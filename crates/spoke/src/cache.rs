@@ -373,6 +373,3 @@ impl fmt::Debug for Cache {
         f.debug_struct("Cache").field("instances", &self.len()).finish()
     }
 }
-
-#[cfg(test)]
-mod tests;

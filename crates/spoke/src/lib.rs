@@ -4,8 +4,13 @@ pub mod address;
 pub mod cache;
 mod counter;
 pub mod credentials;
+pub mod daemon;
 pub mod join;
 mod link;
 mod pulse;
+pub mod renewal;
 pub mod runner;
 mod session;
+
+#[cfg(test)]
+mod tests;

@@ -274,6 +274,3 @@ impl fmt::Debug for Lane {
         f.debug_struct("Lane").field("live", &self.live()).finish_non_exhaustive()
     }
 }
-
-#[cfg(test)]
-mod tests;

@@ -4,6 +4,8 @@ use std::path::PathBuf;
 
 use clap::{Args, Subcommand, ValueEnum};
 
+use super::{RenewArgs, RunArgs};
+
 /// The default mount.
 const MOUNT: &str = "relay";
 
@@ -17,6 +19,13 @@ pub enum Relay {
     #[command(after_help = "Example:\n  HOLDFAST_ADDR=https://hub.example:8200 holdfast relay join \
         -hub-cert-hash=sha256:… -token=- -spoke-name=spoke-1 < token.txt")]
     Join(RelayJoin),
+    /// Run the daemon of a spoke, beside the databases. It dials the hub and never listens.
+    #[command(after_help = "Examples:\n  holdfast relay run -server=hub.example:50053\n  \
+        holdfast relay run -server=hub-1:50053,hub-2:50053,hub-3:50053 -credentials-dir=/var/lib/spoke")]
+    Run(RunArgs),
+    /// Renew the certificate of a spoke once, with a new key.
+    #[command(after_help = "Example:\n  holdfast relay renew -server=hub.example:50053 -ttl=720h")]
+    Renew(RenewArgs),
     /// Bootstrap tokens.
     #[command(subcommand)]
     Token(RelayToken),

@@ -16,6 +16,7 @@ use std::process::ExitCode;
 
 use holdfast_client::Client;
 
+use crate::args::relay::Relay;
 use crate::args::{Cli, Command, Global};
 use crate::output::{Failure, Printer};
 use crate::session;
@@ -34,6 +35,8 @@ pub fn run(cli: Cli) -> Outcome {
     match cli.command {
         Command::Dev(args) => crate::dev::run(args, Printer { json: cli.global.json }),
         Command::Server(args) => crate::server::run(&args),
+        Command::Relay(Relay::Run(args)) => crate::spoke::run(&args),
+        Command::Relay(Relay::Renew(args)) => crate::spoke::renew(&args, Printer { json: cli.global.json }),
         Command::Completions { shell } => shell::completions(shell),
         Command::Man { dir } => shell::man_pages(&dir),
         command => talk(cli.global, command),

@@ -18,6 +18,8 @@ pub async fn run(session: &Session, command: Relay) -> Outcome {
     match command {
         Relay::Init(args) => init::run(session, args).await,
         Relay::Join(args) => join::run(session, args).await,
+        // Daemon and renewal talk to the spoke port and need no client.
+        Relay::Run(_) | Relay::Renew(_) => Ok(ExitCode::SUCCESS),
         Relay::Token(command) => token::run(session, command).await,
         Relay::Ca(command) => ca::run(session, command).await,
         Relay::Deny { place, reason, name } => {
