@@ -1,7 +1,7 @@
 //! The hub's configuration: the keys under `server.hub.` and the rules among them.
 
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use holdfast_ops::config::{Checker, Loader, Problems, Validate};
 use holdfast_ops::{ByteSize, Duration};
@@ -115,6 +115,10 @@ pub struct RetryJoin {
     pub leader_api_addr: String,
     /// PEM text, or the path of a PEM file, of the authority behind that API's certificate.
     pub ca_cert: String,
+    /// PEM file of the certificate to show, where that API asks for one.
+    pub client_cert: Option<PathBuf>,
+    /// PEM file of its key; owner-only.
+    pub client_key: Option<PathBuf>,
 }
 
 /// `limits.`
@@ -309,17 +313,10 @@ impl ApiConfig {
                 at.problem(key, "is required with the other TLS files", "name a PEM file");
             }
         }
-        for (key, file) in [
-            ("api.tls.cert", &self.tls.cert),
-            ("api.tls.key", &self.tls.key),
-            ("api.tls.client_ca", &self.tls.client_ca),
-        ] {
-            if let Some(path) = file
-                && let Err(e) = std::fs::File::open(path)
-            {
-                at.problem(key, format!("cannot be read ({e})"), "name a readable PEM file");
-            }
+        for (key, file) in [("api.tls.cert", &self.tls.cert), ("api.tls.client_ca", &self.tls.client_ca)] {
+            check_readable(at, key, file.as_deref());
         }
+        check_secret(at, "api.tls.key", self.tls.key.as_deref());
     }
 }
 
@@ -388,6 +385,15 @@ impl RaftConfig {
                 let key = format!("raft.retry_join.{i}.leader_api_addr");
                 at.problem(&key, "is not a URL", "write https://host:port or http://host:port");
             }
+            let (cert, key) =
+                (format!("raft.retry_join.{i}.client_cert"), format!("raft.retry_join.{i}.client_key"));
+            match (&join.client_cert, &join.client_key) {
+                (Some(_), None) => at.problem(&key, "is required with client_cert", "name a PEM file"),
+                (None, Some(_)) => at.problem(&cert, "is required with client_key", "name a PEM file"),
+                _ => {}
+            }
+            check_readable(at, &cert, join.client_cert.as_deref());
+            check_secret(at, &key, join.client_key.as_deref());
         }
     }
 }
@@ -422,6 +428,21 @@ fn check_listen(at: &mut Checker<'_>, key: &str, text: &str) -> Option<SocketAdd
         at.problem(key, "is not an address with a port", "write address:port, IPv6 in brackets");
     }
     parsed
+}
+
+fn check_readable(at: &mut Checker<'_>, key: &str, file: Option<&Path>) {
+    if let Some(Err(e)) = file.map(std::fs::File::open) {
+        at.problem(key, format!("cannot be read ({e})"), "name a readable PEM file");
+    }
+}
+
+/// A private key that others can read is no secret, so the node does not start with it.
+fn check_secret(at: &mut Checker<'_>, key: &str, file: Option<&Path>) {
+    if let Some(Err(error)) = file.map(holdfast_ops::secret_file::read) {
+        let cause = std::error::Error::source(&error).map(|e| format!(" ({e})")).unwrap_or_default();
+        let fix = "provide a PEM file that only its owner can read";
+        at.problem(key, format!("cannot be used: {error}{cause}"), fix);
+    }
 }
 
 fn range(at: &mut Checker<'_>, key: &str, value: Duration, low: Duration, high: Duration) {
@@ -518,6 +539,107 @@ mod tests {
         ] {
             assert!(keys.iter().any(|k| k == key), "{key} in {keys:?}");
         }
+    }
+
+    #[test]
+    fn node_ids_have_an_alphabet_and_a_length_and_default_to_the_host_name() {
+        let config = load(&["data_dir=/x"]).unwrap();
+        let host = nix::unistd::gethostname().unwrap().into_string().unwrap();
+        assert_eq!(config.node_id, host);
+        let fits = "a".repeat(128);
+        for good in ["a", "hub-0.example_X", &fits] {
+            load(&["data_dir=/x", &format!("node_id={good}")]).unwrap();
+        }
+        let long = "a".repeat(129);
+        for bad in ["", "a/b", "ä", "a b", &long] {
+            let problems = load(&["data_dir=/x", &format!("node_id={bad}")]).unwrap_err();
+            assert_eq!(keys(&problems), ["node_id"], "{bad}");
+        }
+    }
+
+    #[test]
+    fn numbers_and_times_are_held_to_their_bounds() {
+        for (key, good, bad) in [
+            ("raft.heartbeat_ms", ["20", "100"], ["19", "2001"]),
+            ("raft.election_min_ms", ["300", "533"], ["299", "0"]),
+            ("raft.election_max_ms", ["600", "30000"], ["599", "30001"]),
+            ("raft.compact_after", ["16", "10000000"], ["15", "10000001"]),
+            ("raft.keep_entries", ["0", "10000000"], ["-1", "10000001"]),
+            ("limits.body_bytes", ["1024", "256MiB"], ["1023", "257MiB"]),
+            ("limits.request_deadline", ["1s", "15m"], ["999ms", "901s"]),
+            ("limits.forward_hold", ["0s", "10s"], ["10001ms", "1h"]),
+            ("lease.default_ttl", ["1s", "768h"], ["0s", "769h"]),
+            ("lease.revoke_workers", ["1", "10000"], ["0", "10001"]),
+            ("audit.write_timeout", ["50ms", "30s"], ["49ms", "31s"]),
+        ] {
+            for value in good {
+                let told = load(&["data_dir=/x", &format!("{key}={value}")]).err();
+                assert!(told.is_none(), "{key}={value}: {told:?}");
+            }
+            for value in bad {
+                let problems = load(&["data_dir=/x", &format!("{key}={value}")]).unwrap_err();
+                assert!(keys(&problems).iter().any(|k| k == key), "{key}={value}: {problems}");
+                assert_eq!(problems.exit_code(), 64);
+            }
+        }
+    }
+
+    #[test]
+    fn a_heartbeat_needs_a_longer_silence_and_a_silence_some_room() {
+        let raft = |heartbeat: u64, min: u64, max: u64| {
+            let flags = [
+                "data_dir=/x".to_owned(),
+                format!("raft.heartbeat_ms={heartbeat}"),
+                format!("raft.election_min_ms={min}"),
+                format!("raft.election_max_ms={max}"),
+            ];
+            load(&flags.iter().map(String::as_str).collect::<Vec<_>>()).err().map(|problems| keys(&problems))
+        };
+        assert_eq!(raft(500, 1500, 2250), None);
+        assert_eq!(raft(500, 1499, 2250).unwrap(), ["raft.election_min_ms"]);
+        assert_eq!(raft(500, 1500, 2249).unwrap(), ["raft.election_max_ms"]);
+    }
+
+    #[test]
+    fn a_wildcard_address_needs_one_that_can_be_told() {
+        let api = ["data_dir=/x", "api.listen=[::]:8200", "api.i_accept_plaintext=true"];
+        assert_eq!(keys(&load(&api).unwrap_err()), ["api.advertise"]);
+        let told = [&api[..], &["api.advertise=https://hub.example:8200/"]].concat();
+        let address =
+            load(&told).unwrap().address("[::]:8200".parse().unwrap(), "127.0.0.1:8201".parse().unwrap());
+        assert_eq!(address.api, "https://hub.example:8200");
+        let wrong = [&api[..], &["api.advertise=hub.example:8200"]].concat();
+        assert_eq!(keys(&load(&wrong).unwrap_err()), ["api.advertise"]);
+        let cluster = ["data_dir=/x", "cluster.listen=0.0.0.0:8201"];
+        assert_eq!(keys(&load(&cluster).unwrap_err()), ["cluster.advertise"]);
+        load(&[&cluster[..], &["cluster.advertise=[fd00::1]:8201"]].concat()).unwrap();
+    }
+
+    #[test]
+    fn private_keys_are_for_their_owner_only() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = |name: &str, mode: u32| {
+            let path = dir.path().join(name);
+            std::fs::write(&path, "pem").unwrap();
+            std::fs::set_permissions(&path, std::fs::Permissions::from_mode(mode)).unwrap();
+            path.display().to_string()
+        };
+        let (cert, open, closed) = (file("cert", 0o644), file("open", 0o640), file("closed", 0o600));
+        let api = |key: &str| {
+            load(&["data_dir=/x", &format!("api.tls.cert={cert}"), &format!("api.tls.key={key}")])
+        };
+        api(&closed).unwrap();
+        let problems = api(&open).unwrap_err();
+        assert_eq!((keys(&problems), problems.exit_code()), (vec!["api.tls.key".to_owned()], 64));
+        assert!(problems.to_string().contains(&open), "{problems}");
+        let join = |more: &str| {
+            load(&["data_dir=/x", &format!("raft.retry_join=[{{leader_api_addr='https://a', {more}}}]")])
+        };
+        let both = |key: &str| format!("client_cert='{cert}', client_key='{key}'");
+        join(&both(&closed)).unwrap();
+        assert_eq!(keys(&join(&both(&open)).unwrap_err()), ["raft.retry_join.0.client_key"]);
+        let alone = join(&format!("client_cert='{cert}'")).unwrap_err();
+        assert_eq!(keys(&alone), ["raft.retry_join.0.client_key"]);
     }
 
     #[test]

@@ -10,6 +10,7 @@ use rustls::crypto::CryptoProvider;
 use rustls::server::WebPkiClientVerifier;
 use rustls_pki_types::pem::PemObject as _;
 use rustls_pki_types::{CertificateDer, PrivateKeyDer};
+use secrecy::ExposeSecret as _;
 use tokio_rustls::TlsAcceptor;
 
 /// Where certificate, key and client authorities are.
@@ -34,6 +35,9 @@ pub enum TlsError {
         /// Why.
         cause: String,
     },
+    /// The key file cannot be read, or others than its owner can read it.
+    #[error(transparent)]
+    Key(#[from] holdfast_ops::secret_file::Error),
     /// They do not fit each other.
     #[error("the TLS files do not fit: {0}")]
     Mismatch(String),
@@ -79,7 +83,8 @@ pub fn provider() -> Arc<CryptoProvider> {
 
 fn read(files: &TlsFiles) -> Result<Arc<ServerConfig>, TlsError> {
     let chain = certificates(&files.cert)?;
-    let key = PrivateKeyDer::from_pem_file(&files.key).map_err(|e| pem(&files.key, &e))?;
+    let key = holdfast_ops::secret_file::read(&files.key)?;
+    let key = PrivateKeyDer::from_pem_slice(key.expose_secret()).map_err(|e| pem(&files.key, &e))?;
     let mismatch = |e: rustls::Error| TlsError::Mismatch(e.to_string());
     let builder = ServerConfig::builder_with_provider(provider())
         .with_safe_default_protocol_versions()
@@ -126,7 +131,25 @@ mod tests {
         };
         std::fs::write(&files.cert, made.cert.pem()).unwrap();
         std::fs::write(&files.key, made.signing_key.serialize_pem()).unwrap();
+        restrict(&files.key, 0o600);
         files
+    }
+
+    fn restrict(path: &Path, mode: u32) {
+        use std::os::unix::fs::PermissionsExt as _;
+        std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).unwrap();
+    }
+
+    #[test]
+    fn a_key_that_others_can_read_is_refused_by_name() {
+        let dir = tempfile::tempdir().unwrap();
+        let files = write(dir.path(), "a");
+        let tls = ServerTls::load(files.clone()).unwrap();
+        restrict(&files.key, 0o640);
+        for refused in [ServerTls::load(files).err(), tls.reload().err()] {
+            let text = refused.unwrap().to_string();
+            assert!(text.contains("a.key") && text.contains("0640"), "{text}");
+        }
     }
 
     #[test]

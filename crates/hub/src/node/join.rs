@@ -1,6 +1,7 @@
 //! The joining node's side: ask for the challenge, wait for the key, answer, take the seal over.
 
 use std::net::ToSocketAddrs as _;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -103,6 +104,8 @@ impl Node {
             .map(|join| JoinParams {
                 leader: join.leader_api_addr.trim_end_matches('/').to_owned(),
                 ca_cert: pem_or_file(&join.ca_cert),
+                client_cert: join.client_cert.as_deref().map(file_text).unwrap_or_default(),
+                client_key: join.client_key.as_deref().and_then(key_text),
                 ..JoinParams::default()
             })
             .collect();
@@ -320,10 +323,23 @@ fn pem_or_file(text: &str) -> String {
     if text.is_empty() || text.contains("-----BEGIN") {
         return text.to_owned();
     }
-    std::fs::read_to_string(text).unwrap_or_else(|error| {
-        tracing::warn!(path = text, %error, "raft.retry_join: ca_cert cannot be read");
+    file_text(Path::new(text))
+}
+
+fn file_text(path: &Path) -> String {
+    std::fs::read_to_string(path).unwrap_or_else(|error| {
+        tracing::warn!(path = %path.display(), %error, "raft.retry_join: the file cannot be read");
         String::new()
     })
+}
+
+/// The text of a key file that only its owner can read.
+fn key_text(path: &Path) -> Option<SecretString> {
+    let bytes = holdfast_ops::secret_file::read(path);
+    let bytes =
+        bytes.inspect_err(|error| tracing::warn!(%error, "raft.retry_join: the client key cannot be used"));
+    let text = std::str::from_utf8(bytes.ok()?.expose_secret()).map(str::to_owned);
+    text.ok().map(SecretString::from)
 }
 
 #[cfg(test)]

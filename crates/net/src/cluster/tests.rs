@@ -67,6 +67,80 @@ async fn a_foreign_identity_and_an_unknown_protocol_are_refused() {
     tasks.cancel();
 }
 
+/// What a handshake by this configuration ends with: an error on either side, or a byte of the peer.
+async fn handshake(address: &str, config: rustls::ClientConfig) -> std::io::Result<u8> {
+    use tokio::io::AsyncReadExt as _;
+    let name = rustls_pki_types::ServerName::try_from(super::identity::tls_name()).unwrap();
+    let stream = tokio::net::TcpStream::connect(address).await?;
+    let mut stream = tokio_rustls::TlsConnector::from(Arc::new(config)).connect(name, stream).await?;
+    // With TLS 1.3 the client is done before it hears what the server thinks of it.
+    stream.read_u8().await
+}
+
+#[tokio::test]
+async fn only_tls_13_with_the_certificate_of_the_cluster_gets_in() {
+    let (identity, tasks) = (ClusterIdentity::generate().unwrap(), Tasks::new("test"));
+    let mut port = ClusterPort::bind("[::1]:0", identity.clone()).await.unwrap();
+    port.register(ECHO, Arc::new(Echo));
+    let address = port.local_addr().to_string();
+    assert!(address.starts_with("[::1]:"), "{address}");
+    port.serve(&tasks).unwrap();
+    let own = PeerPool::new(identity.clone(), &tasks);
+    own.send(&address, ECHO, post("/", "x")).await.unwrap();
+
+    let config = |versions: &[&'static rustls::SupportedProtocolVersion]| {
+        let mut roots = rustls::RootCertStore::empty();
+        roots.add(identity.certificate()).unwrap();
+        let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+        let builder = rustls::ClientConfig::builder_with_provider(provider).with_protocol_versions(versions);
+        builder.unwrap().with_root_certificates(roots)
+    };
+    let alpn = |mut config: rustls::ClientConfig| {
+        config.alpn_protocols = vec![ECHO.as_bytes().to_vec()];
+        config
+    };
+    let old = config(&[&rustls::version::TLS12]);
+    let old = alpn(old.with_client_auth_cert(vec![identity.certificate()], identity.key()).unwrap());
+    let refused = handshake(&address, old).await.unwrap_err().to_string();
+    assert!(refused.to_lowercase().contains("version"), "{refused}");
+    let nameless = alpn(config(&[&rustls::version::TLS13]).with_no_client_auth());
+    let refused = handshake(&address, nameless).await.unwrap_err().to_string();
+    assert!(refused.to_lowercase().contains("certificate"), "{refused}");
+    tasks.cancel();
+}
+
+/// Forwards until it is told to stop; then it holds both connections open and passes nothing.
+async fn stalling(to: String, tasks: &Tasks) -> (String, tokio_util::sync::CancellationToken) {
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let (address, stall) =
+        (listener.local_addr().unwrap().to_string(), tokio_util::sync::CancellationToken::new());
+    let stalled = stall.clone();
+    tasks.spawn_until_cancelled("stalling", async move {
+        let (mut client, _) = listener.accept().await.unwrap();
+        let mut server = tokio::net::TcpStream::connect(to).await.unwrap();
+        tokio::select! {
+            _ = tokio::io::copy_bidirectional(&mut client, &mut server) => {}
+            () = stalled.cancelled() => std::future::pending().await,
+        }
+    });
+    (address, stall)
+}
+
+#[tokio::test]
+async fn a_peer_that_vanishes_without_a_word_is_noticed_by_the_keepalive() {
+    let (identity, tasks) = (ClusterIdentity::generate().unwrap(), Tasks::new("test"));
+    let (address, stall) = stalling(listening(&identity, &tasks).await, &tasks).await;
+    let pool = PeerPool::new(identity, &tasks);
+    let connection = pool.connection(&address, ECHO).await.unwrap();
+    pool.send(&address, ECHO, post("/", "x")).await.unwrap();
+    stall.cancel();
+    // Nobody closes anything; a request that waits learns of it within two intervals.
+    let waiting = tokio::time::timeout(super::KEEPALIVE * 6, connection.send(post("/hang", "")));
+    assert!(waiting.await.expect("the connection is given up").is_err());
+    assert!(connection.is_closed());
+    tasks.cancel();
+}
+
 #[tokio::test]
 async fn closing_a_connection_fails_what_is_under_way_and_the_next_request_dials_again() {
     let (identity, tasks) = (ClusterIdentity::generate().unwrap(), Tasks::new("test"));
