@@ -142,8 +142,13 @@ impl Printer {
         self.line(table(&["Key", "Value"], pairs.into_iter().map(|(k, v)| vec![k, cell(&v)])));
     }
 
-    /// Prints a done message; nothing in JSON mode.
+    /// Prints that a command without an answer is done; in JSON mode an object, so that each command prints one.
     pub fn done(self, text: impl AsRef<str>) {
+        if self.json { self.value(&done()) } else { self.line(text) }
+    }
+
+    /// Prints how something goes on; nothing in JSON mode.
+    pub fn progress(self, text: impl AsRef<str>) {
         if !self.json {
             self.line(text);
         }
@@ -159,7 +164,7 @@ impl Printer {
             return Ok(());
         }
         if self.json {
-            self.value(&answer.body);
+            self.value(&json_of(answer));
             return Ok(());
         }
         let pairs = flatten(answer);
@@ -179,6 +184,15 @@ impl Printer {
         }
         self.line(table(&["Keys"], keys.into_iter().map(|key| vec![key])));
     }
+}
+
+/// What JSON mode prints for a command whose answer has no body.
+fn done() -> Value {
+    serde_json::json!({"ok": true})
+}
+
+fn json_of(answer: &Answer) -> Value {
+    if answer.body.is_null() { done() } else { answer.body.clone() }
 }
 
 fn find_field(answer: &Answer, field: &str) -> Option<Value> {
@@ -238,6 +252,13 @@ mod tests {
     fn tables_are_aligned() {
         let rows = vec![vec!["a".into(), "1".into()], vec!["long".into(), "2".into()]];
         assert_eq!(table(&["Key", "Value"], rows), "Key     Value\n---     -----\na       1\nlong    2");
+    }
+
+    #[test]
+    fn an_answer_without_a_body_is_an_object_in_json() {
+        let answer = |body| Answer { status: 204, body };
+        assert_eq!(json_of(&answer(Value::Null)), json!({"ok": true}));
+        assert_eq!(json_of(&answer(json!({"a": 1}))), json!({"a": 1}));
     }
 
     #[test]

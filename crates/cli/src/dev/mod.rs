@@ -74,7 +74,7 @@ async fn serve(args: DevArgs, print: Printer) -> Result<ExitCode, Failure> {
         None => Ok(()),
     };
     if outcome.is_ok() {
-        print.done(match home.temporary {
+        print.progress(match home.temporary {
             Some(_) => "\nStopping the nodes and removing their data …".to_owned(),
             None => format!("\nStopping the nodes; their data stays in {} …", home.path.display()),
         });

@@ -23,6 +23,6 @@ impl Steps {
     pub fn done(&mut self, what: &str) {
         let seconds = self.started.elapsed().as_secs_f64();
         let mark = if std::io::stdout().is_terminal() { "✓".green().to_string() } else { "✓".to_owned() };
-        self.print.done(format!("{mark} {seconds:6.2} s  {what}"));
+        self.print.progress(format!("{mark} {seconds:6.2} s  {what}"));
     }
 }

@@ -40,7 +40,7 @@ struct Watch {
 
 impl Watch {
     fn tell(&self, text: &str) {
-        self.print.done(format!("[{:8.2} s] {text}", self.origin.elapsed().as_secs_f64()));
+        self.print.progress(format!("[{:8.2} s] {text}", self.origin.elapsed().as_secs_f64()));
     }
 
     fn look_at_processes(&mut self, nodes: &mut Nodes) -> Result<()> {
