@@ -32,6 +32,7 @@ pub mod sys;
 #[cfg(any(test, feature = "testing"))]
 pub mod testing;
 pub mod wall;
+mod warm;
 pub mod wrapping;
 
 pub use error::ApiError;

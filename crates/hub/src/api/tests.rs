@@ -433,3 +433,44 @@ async fn a_request_that_lost_its_leader_before_it_began_is_sent_to_the_next() {
     assert_eq!((status, &body["errors"][0]), (503, &json!("request outcome unknown")));
     rig.tasks.stop(Duration::from_secs(10)).await.unwrap();
 }
+
+#[tokio::test]
+async fn health_leader_metrics_and_writes_ask_the_same_predicate() {
+    let rig = Rig::one().await;
+    let (_, root) = rig.open().await;
+    assert_eq!(rig.call("POST", "sys/mounts/kv", &root, json!({"type": "kv"})).await.0, 204);
+    // The store would take writes of this term throughout: only the view says who is active.
+    for (leader, active) in
+        [(None, Some(1)), (Some("b"), None), (None, None), (Some("a"), None), (None, Some(1))]
+    {
+        rig.follow(leader, active.map(Term::new));
+        let is_active = active.is_some();
+        let (health, body) = rig.call("GET", "sys/health", "", Value::Null).await;
+        assert_eq!((health, &body["standby"]), (if is_active { 200 } else { 429 }, &json!(!is_active)));
+        let (_, told) = rig.call("GET", "sys/leader", "", Value::Null).await;
+        assert_eq!(told["is_self"], json!(is_active));
+        let metrics = rig.http.get(format!("{}sys/metrics", rig.url)).header("x-vault-token", &root);
+        let text = metrics.send().await.unwrap().text().await.unwrap();
+        let line = format!("holdfast_hub_active {}", u8::from(is_active));
+        assert!(text.lines().any(|l| l == line), "{line} is missing in {text}");
+        let (written, body) = rig.call("PUT", "kv/a", &root, json!({"v": 1})).await;
+        assert_eq!(written, if is_active { 204 } else { 503 }, "{body}");
+    }
+    rig.tasks.stop(Duration::from_secs(10)).await.unwrap();
+}
+
+#[tokio::test]
+async fn an_unsealed_node_reads_changed_policies_before_anybody_asks() {
+    let rig = Rig::one().await;
+    let (_, root) = rig.open().await;
+    rig.store.take_reads();
+    let policy = json!({"policy": "path \"kv/*\" { capabilities = [\"read\"] }"});
+    // Root needs no policy, so that nothing but keeping the caches warm reads them.
+    assert_eq!(rig.call("PUT", "sys/policies/acl/app", &root, policy).await.0, 204);
+    let deadline = Instant::now() + Duration::from_secs(30);
+    while !rig.store.take_reads().iter().any(|(prefix, _)| prefix == crate::policy::PREFIX) {
+        assert!(Instant::now() < deadline, "nobody read the policies");
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    rig.tasks.stop(Duration::from_secs(10)).await.unwrap();
+}

@@ -67,6 +67,7 @@ struct State {
     running: usize,
     peak: usize,
     closed: usize,
+    opened: usize,
     deletes: usize,
 }
 
@@ -83,6 +84,7 @@ impl FakeDatabase {
     pub fn opener(self: &Arc<Self>) -> super::instances::Opener {
         let database = Arc::clone(self);
         Arc::new(move |config: &DriverConfig| {
+            database.state.lock().opened += 1;
             let (root, username) = (config.password.clone(), config.username.clone());
             let driver = FakeDriver { database: Arc::clone(&database), root, username };
             Ok(Arc::new(Idempotent::new(Arc::new(driver))) as Arc<dyn Driver>)
@@ -154,6 +156,11 @@ impl FakeDatabase {
     /// How many removals were asked for.
     pub fn deletes(&self) -> usize {
         self.state.lock().deletes
+    }
+
+    /// How many drivers were made.
+    pub fn opened(&self) -> usize {
+        self.state.lock().opened
     }
 
     /// How many drivers were closed.

@@ -77,6 +77,7 @@ impl Running {
         }));
         tasks.spawn_until_cancelled("gate", Arc::clone(&gates).follow());
         tasks.spawn_until_cancelled("forward", Arc::clone(&forward).run());
+        tasks.spawn_until_cancelled("warm", crate::warm::run(Arc::clone(&hub), tasks.child("warm")));
         if !hub.audit.enabled().unwrap_or(true) {
             tracing::warn!("no audit device is enabled; requests are not recorded");
         }

@@ -25,7 +25,7 @@ use crate::logical::{Cx, Operation};
 use crate::storage::Storage;
 
 /// Where the texts lie, in the whole store.
-const PREFIX: &str = "sys/policy/";
+pub(crate) const PREFIX: &str = "sys/policy/";
 
 /// A stored policy.
 #[derive(Debug, Deserialize, Serialize)]
@@ -159,6 +159,17 @@ impl Policies {
             return Err(ApiError::invalid(format!("cannot delete {name:?} policy")));
         }
         cx.storage.delete(&key(name)).await?;
+        Ok(())
+    }
+
+    /// Parses every stored policy that is not in memory. One that cannot be parsed grants nothing to anybody and is
+    /// told of when it is used.
+    pub(crate) fn warm(&self) -> Result<(), ApiError> {
+        for key in self.storage.scan_keys(PREFIX, None, usize::MAX)? {
+            if let Err(error) = self.load(&self.storage, key.strip_prefix(PREFIX).unwrap_or(&key)) {
+                tracing::debug!(%key, %error, "a policy cannot be kept in memory");
+            }
+        }
         Ok(())
     }
 

@@ -157,6 +157,13 @@ impl Quotas {
         self.metrics.quota_rejected.get_or_create(&Rejected { kind }).inc();
     }
 
+    /// Reads the rules that are not in memory.
+    pub(crate) fn warm(&self) -> Result<(), StorageError> {
+        self.rates()?;
+        self.lease_rules()?;
+        Ok(())
+    }
+
     fn lease_rules(&self) -> Result<Arc<Vec<LeaseEntry>>, StorageError> {
         self.leases.load(|| {
             let stored = self.storage.scan::<LeaseEntry>(LEASES, None, usize::MAX)?;

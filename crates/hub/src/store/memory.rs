@@ -36,7 +36,11 @@ struct State {
     term: Term,
     fail_next: Option<CommitError>,
     tried: usize,
+    reads: Vec<Read>,
 }
+
+/// A read of more than one key: its prefix, and how many rows it asked for.
+pub type Read = (String, usize);
 
 impl State {
     fn holds(&self, condition: &Condition) -> bool {
@@ -70,6 +74,11 @@ impl MemoryStore {
     /// How many batches were handed in so far, applied or not.
     pub fn tried(&self) -> usize {
         self.state.lock().tried
+    }
+
+    /// The reads of more than one key since this was last asked.
+    pub fn take_reads(&self) -> Vec<Read> {
+        std::mem::take(&mut self.state.lock().reads)
     }
 
     /// Lets the next commit fail with this error without applying anything.
@@ -124,7 +133,8 @@ impl Store for MemoryStore {
         after: Option<&str>,
         limit: usize,
     ) -> Result<Vec<(String, Versioned)>, ReadError> {
-        let state = self.state.lock();
+        let mut state = self.state.lock();
+        state.reads.push((prefix.to_owned(), limit));
         let from = after.filter(|a| *a >= prefix).unwrap_or(prefix);
         let rows = state
             .map

@@ -9,4 +9,5 @@ mod roles;
 mod rotating;
 mod scale;
 mod takeover;
+mod warmth;
 mod world;
