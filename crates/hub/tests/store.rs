@@ -371,11 +371,34 @@ async fn stepping_down_under_writers_is_short_and_loses_nothing() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn who_stepped_down_leaves_the_lead_to_the_others() {
+    let rig = Rig::new();
+    let [a, b, c] = rig.three().await;
+    a.store.step_down().await.unwrap();
+    let relieved = Instant::now();
+    eventually("a successor", || active(&[&b, &c]).is_some()).await;
+    let successor = active(&[&b, &c]).unwrap();
+    let third = if successor.name == b.name { &c } else { &b };
+    successor.kill().await;
+    eventually("the next one", || active(&[&a, third]).is_some()).await;
+    // Ten seconds are promised; a machine that took longer than that for all of this has shown nothing.
+    if relieved.elapsed() < Duration::from_secs(8) {
+        assert!(!a.is_active() && third.is_active(), "the node that stepped down stood again");
+    }
+    for node in [&a, third] {
+        node.kill().await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn members_come_and_go() {
     let rig = Rig::new();
     let [a, b, c] = rig.three().await;
     let d = rig.start("d").await;
     a.store.add(d.name.clone(), d.address.clone(), true).await.unwrap();
+    // One that cannot be reached holds nothing, and never votes.
+    let away = NodeAddress { cluster: "127.0.0.1:1".into(), api: "http://away.example".into() };
+    a.store.add(NodeName("away".into()), away, false).await.unwrap();
     a.store.commit(put("k", "v")).await.unwrap();
     eventually("the learner has the state", || value(&d.store, "k").is_some()).await;
     assert_eq!(voters(&a.store).len(), 3);
@@ -392,8 +415,13 @@ async fn members_come_and_go() {
     d.kill().await;
     std::fs::remove_dir_all(rig.dir("d")).unwrap();
     let d = rig.start("d").await;
+    let added = Instant::now();
     a.store.add(d.name.clone(), d.address.clone(), false).await.unwrap();
+    assert!(!voters(&a.store).contains("d"), "it learns first");
     eventually("the node is back as a voter", || voters(&a.store).contains("d")).await;
+    assert!(added.elapsed() >= Duration::from_secs(1), "it was close for a second: {:?}", added.elapsed());
+    assert!(!voters(&a.store).contains("away"));
+    a.store.remove(&NodeName("away".into())).await.unwrap();
 
     a.store.remove(&a.name).await.unwrap();
     eventually("the old leader knows", || a.store.view().removed).await;
@@ -402,6 +430,61 @@ async fn members_come_and_go() {
     for node in [&a, &b, &c, &d] {
         node.kill().await;
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn changes_of_membership_wait_for_each_other() {
+    let rig = Rig::new();
+    let node = rig.start("a").await;
+    node.store.initialize().await.unwrap();
+    let names: Vec<_> = (0..6).map(|n| NodeName(format!("m{n}"))).collect();
+    let add = |n: usize| {
+        let address = NodeAddress { cluster: format!("127.0.0.1:{}", n + 1), api: "http://m.example".into() };
+        node.store.add(names[n].clone(), address, true)
+    };
+    // At once, each of them would refuse the others; one after the other all of them are done.
+    let done = tokio::join!(add(0), add(1), add(2), add(3), add(4), add(5));
+    for added in [done.0, done.1, done.2, done.3, done.4, done.5] {
+        added.unwrap();
+    }
+    assert_eq!(node.store.members().len(), 7);
+    let gone = tokio::join!(node.store.remove(&names[0]), node.store.remove(&names[1]));
+    (gone.0.unwrap(), gone.1.unwrap());
+    assert_eq!(node.store.members().len(), 5);
+    node.kill().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_acknowledged_is_in_the_log_file() {
+    let rig = Rig::new();
+    let node = rig.start("a").await;
+    node.store.initialize().await.unwrap();
+    let path = find(&rig.dir("a"), "log.db");
+    let reader = rusqlite::Connection::open_with_flags(path, rusqlite::OpenFlags::SQLITE_OPEN_READ_ONLY);
+    let reader = reader.unwrap();
+    for n in 0..50 {
+        let text = format!("value-{n}-of-many");
+        node.store.commit(put(&format!("k/{n}"), &text)).await.unwrap();
+        let holds = "SELECT count(*) FROM log WHERE instr(entry, CAST(?1 AS BLOB)) > 0";
+        let found: i64 = reader.query_row(holds, [&text], |row| row.get(0)).unwrap();
+        assert_eq!(found, 1, "{text} was acknowledged before it was written");
+    }
+    node.kill().await;
+}
+
+/// The file of this name in a folder or below.
+fn find(folder: &Path, name: &str) -> PathBuf {
+    let mut folders = vec![folder.to_owned()];
+    while let Some(folder) = folders.pop() {
+        for entry in std::fs::read_dir(folder).unwrap().flatten() {
+            match entry.path() {
+                path if path.is_dir() => folders.push(path),
+                path if path.ends_with(name) => return path,
+                _ => {}
+            }
+        }
+    }
+    panic!("there is no {name}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -534,10 +617,20 @@ async fn a_full_disk_hands_leadership_over_and_heals() {
     })
     .await;
     write(&[&b, &c], "k", "2").await;
+    // Its vote is what the last sound node would need now, and it gives none.
+    let leader = active(&[&b, &c]).unwrap();
+    let other = if leader.name == b.name { &c } else { &b };
+    leader.kill().await;
+    let silent = Instant::now();
+    while silent.elapsed() < Duration::from_secs(3) {
+        assert!(!other.is_active(), "a node that cannot write voted");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
     disk.free();
     eventually("the node is healthy again", || a.store.view().storage_healthy).await;
+    eventually("and votes", || active(&[&a, other]).is_some()).await;
     eventually("and follows", || value(&a.store, "k").as_deref() == Some("2")).await;
-    for node in [&a, &b, &c] {
+    for node in [&a, other] {
         node.kill().await;
     }
 }

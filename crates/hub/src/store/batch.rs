@@ -18,6 +18,7 @@ pub enum Op {
         /// The key, in clear.
         key: String,
         /// The value, opaque here: ciphertext of the barrier.
+        #[serde(with = "super::bytes")]
         value: Vec<u8>,
     },
     /// Removes a key; removing one that is not there is no error.

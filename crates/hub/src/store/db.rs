@@ -180,3 +180,51 @@ pub(super) fn checksum(bytes: &[u8]) -> u32 {
     crc.update(bytes);
     crc.sum()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::store::state::STATE;
+    use crate::store::writer::LOG;
+
+    #[test]
+    fn the_log_is_synced_with_every_commit_and_both_files_have_a_write_ahead_log() {
+        let folder = tempfile::tempdir().unwrap();
+        for (schema, name, synchronous) in [(&LOG, "log.db", 2), (&STATE, "state.db", 1)] {
+            let path = folder.path().join(name);
+            let connection = open(&path, schema).unwrap();
+            assert_eq!(pragma::<String>(&connection, &path, "journal_mode").unwrap(), "wal");
+            assert_eq!(pragma::<i32>(&connection, &path, "synchronous").unwrap(), synchronous, "{name}");
+            // What goes on after a failed write keeps the same promise.
+            let again = connect(&path, schema).unwrap();
+            assert_eq!(pragma::<i32>(&again, &path, "synchronous").unwrap(), synchronous, "{name}");
+            assert!(
+                reader(&path).unwrap().execute_batch("DELETE FROM meta").is_err(),
+                "readers cannot write"
+            );
+        }
+    }
+
+    #[test]
+    fn a_newer_or_foreign_file_refuses_to_open_by_name() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("log.db");
+        drop(open(&path, &LOG).unwrap());
+        let foreign = open(&path, &STATE).unwrap_err();
+        assert!(matches!(foreign, OpenError::Damaged { .. }) && foreign.to_string().contains("log.db"));
+        connect(&path, &LOG).unwrap().pragma_update(None, "user_version", FORMAT + 1).unwrap();
+        let newer = open(&path, &LOG).unwrap_err();
+        assert!(matches!(newer, OpenError::Newer { .. }) && newer.to_string().contains("log.db"));
+    }
+
+    #[test]
+    fn a_sealed_record_notices_every_flipped_bit() {
+        let sealed = seal(&(7u64, "text")).unwrap();
+        assert_eq!(unseal::<(u64, String)>(&sealed), Some((7, "text".to_owned())));
+        for bit in 0..sealed.len() * 8 {
+            let mut damaged = sealed.clone();
+            damaged[bit / 8] ^= 1 << (bit % 8);
+            assert_eq!(unseal::<(u64, String)>(&damaged), None, "bit {bit}");
+        }
+    }
+}

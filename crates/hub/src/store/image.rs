@@ -57,8 +57,20 @@ pub(super) struct ImageRow {
 
 /// Writes the state that `connection` sees to a new file at `path`, and reads it back.
 pub(super) fn write(connection: &mut Connection, path: &Path) -> Result<Head, ImageError> {
+    write_between(connection, path, |_| {})
+}
+
+/// As [`write`]; `between` sees the file before it is read back.
+fn write_between(
+    connection: &mut Connection,
+    path: &Path,
+    between: impl FnOnce(&Path),
+) -> Result<Head, ImageError> {
     let temporary = path.with_extension("tmp");
-    let written = write_to(connection, &temporary).and_then(|head| verify(&temporary).map(|_| head));
+    let written = write_to(connection, &temporary).and_then(|head| {
+        between(&temporary);
+        verify(&temporary).map(|_| head)
+    });
     let renamed = written.and_then(|head| {
         fs::rename(&temporary, path).map_err(|source| io_error(path, source))?;
         let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
@@ -251,4 +263,35 @@ fn put_part(out: &mut impl Write, bytes: &[u8]) -> io::Result<()> {
     let length = u32::try_from(bytes.len()).map_err(|_| io::Error::from(io::ErrorKind::InvalidInput))?;
     out.write_all(&length.to_le_bytes())?;
     out.write_all(bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::FileExt as _;
+
+    use super::*;
+    use crate::store::db;
+    use crate::store::state::STATE;
+
+    #[test]
+    fn an_image_that_cannot_be_read_back_is_not_kept() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut state = db::open(&folder.path().join("state.db"), &STATE).unwrap();
+        state.execute("INSERT INTO kv (key, version, value) VALUES (x'61', 1, x'62')", []).unwrap();
+        let path = folder.path().join("1.hfi");
+        let damage = |file: &Path| {
+            let middle = fs::metadata(file).unwrap().len() / 2;
+            OpenOptions::new().write(true).open(file).unwrap().write_all_at(&[0xff], middle).unwrap();
+        };
+        let refused = write_between(&mut state, &path, damage).err().unwrap();
+        assert!(matches!(refused, ImageError::Damaged { .. }), "{refused}");
+        let left = || fs::read_dir(folder.path()).unwrap().flatten().map(|e| e.file_name());
+        assert!(
+            left().all(|name| name.to_string_lossy().starts_with("state.db")),
+            "{:?}",
+            left().collect::<Vec<_>>()
+        );
+        write(&mut state, &path).unwrap();
+        assert_eq!(verify(&path).unwrap().1, 1);
+    }
 }

@@ -217,6 +217,11 @@ pub(super) fn tend(core: &Arc<Core>) {
     });
 }
 
+/// Whether a learner that holds the log up to `held` is near its end. One that holds nothing never is.
+const fn is_close(held: u64, last: u64) -> bool {
+    held != 0 && last.saturating_sub(held) <= CLOSE
+}
+
 fn has_caught_up(core: &Core, id: u64) -> bool {
     let Some(raft) = core.raft() else { return false };
     let metrics = raft.metrics().borrow().clone();
@@ -225,9 +230,20 @@ fn has_caught_up(core: &Core, id: u64) -> bool {
     let last = core.log.last().map_or(0, |last| last.index);
     let now = core.gate.now();
     let mut caught_up = core.caught_up.lock();
-    if held == 0 || last.saturating_sub(held) > CLOSE {
+    if !is_close(held, last) {
         caught_up.remove(&id);
         return false;
     }
     now.since(*caught_up.entry(id).or_insert(now)) >= CLOSE_FOR
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_learner_is_close_within_a_thousand_entries() {
+        assert!(is_close(1, 1001) && is_close(5000, 5000) && is_close(7, 3));
+        assert!(!is_close(1, 1002) && !is_close(0, 0) && !is_close(0, 10));
+    }
 }

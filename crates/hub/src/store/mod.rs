@@ -4,6 +4,7 @@
 //! library or of the database leaves it.
 
 pub mod batch;
+mod bytes;
 pub mod memory;
 
 mod apply;

@@ -119,6 +119,30 @@ mod tests {
     }
 
     #[test]
+    fn every_allowed_configuration_keeps_the_silence_inside_its_bounds() {
+        for heartbeat_ms in [20u64, 100, 450, 2000] {
+            for election_min_ms in [3 * heartbeat_ms, 5 * heartbeat_ms, 9 * heartbeat_ms] {
+                let shortest = (election_min_ms * 3).div_ceil(2);
+                for election_max_ms in [shortest, (2 * election_min_ms).min(30_000), 30_000] {
+                    let timing = RaftTiming {
+                        heartbeat_ms,
+                        election_min_ms,
+                        election_max_ms,
+                        ..RaftTiming::default()
+                    };
+                    let (min, max) = timing.random_wait();
+                    let silence = (timing.lease() + min).as_millis()..=(timing.lease() + max).as_millis();
+                    let bounds = u128::from(election_min_ms)..=u128::from(election_max_ms);
+                    // Half a millisecond is lost where the longest silence is odd.
+                    assert!(*silence.start() + 1 >= *bounds.start(), "{timing:?}: {silence:?}");
+                    assert!(silence.end() <= bounds.end(), "{timing:?}: {silence:?}");
+                    assert!(min < max && min > Duration::from_millis(heartbeat_ms), "{timing:?}");
+                }
+            }
+        }
+    }
+
+    #[test]
     fn slow_clusters_keep_their_minimum() {
         let timing = RaftTiming {
             heartbeat_ms: 500,

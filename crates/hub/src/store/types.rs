@@ -50,6 +50,7 @@ pub struct Row {
     /// The key.
     pub key: String,
     /// Its value.
+    #[serde(with = "super::bytes")]
     pub value: Vec<u8>,
 }
 

@@ -154,7 +154,32 @@ fn write(connection: &mut Connection, jobs: &[Job]) -> rusqlite::Result<()> {
             }
         }
     }
-    transaction.commit()
+    transaction.commit()?;
+    let appended = jobs.iter().flat_map(|job| &job.changes).filter_map(|change| match change {
+        Change::Append(rows) => Some(rows),
+        _ => None,
+    });
+    appended.flatten().try_for_each(|row| read_back(connection, row))
+}
+
+/// Makes sure that an entry is in the file as it was meant to be, before anybody counts on it.
+fn read_back(connection: &Connection, row: &LogRow) -> rusqlite::Result<()> {
+    let mut select = connection.prepare_cached("SELECT sum, entry FROM log WHERE at = ?1")?;
+    let sound = select.query_row([sql(row.at)], |found| {
+        let sum: u32 = found.get(0)?;
+        Ok(sum == db::checksum(found.get_ref(1)?.as_blob().unwrap_or_default()))
+    });
+    match sound {
+        Ok(true) => Ok(()),
+        // A later change of the same batch took it away again.
+        Err(rusqlite::Error::QueryReturnedNoRows) => Ok(()),
+        Ok(false) => {
+            let code = rusqlite::ffi::Error::new(rusqlite::ffi::SQLITE_CORRUPT);
+            let text = format!("entry {} of the log is not what was written", row.at);
+            Err(rusqlite::Error::SqliteFailure(code, Some(text)))
+        }
+        Err(error) => Err(error),
+    }
 }
 
 fn append(transaction: &rusqlite::Transaction<'_>, rows: &[LogRow]) -> rusqlite::Result<()> {
@@ -169,4 +194,27 @@ fn append(transaction: &rusqlite::Transaction<'_>, rows: &[LogRow]) -> rusqlite:
 /// Indexes stay far below the sign bit.
 pub(super) fn sql(index: u64) -> i64 {
     i64::try_from(index).unwrap_or(i64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_entry_that_cannot_be_read_back_is_not_acknowledged() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut connection = db::open(&folder.path().join("log.db"), &LOG).unwrap();
+        let job = |at| {
+            let rows = vec![LogRow { at, entry: b"an entry".to_vec() }];
+            [Job { changes: vec![Change::Append(rows)], done: Done::Close }]
+        };
+        write(&mut connection, &job(1)).unwrap();
+        let damage = "CREATE TRIGGER damage AFTER INSERT ON log BEGIN
+                      UPDATE log SET entry = x'00' WHERE at = NEW.at; END";
+        connection.execute_batch(damage).unwrap();
+        let refused = write(&mut connection, &job(2)).unwrap_err().to_string();
+        assert!(refused.contains("entry 2"), "{refused}");
+        connection.execute_batch("DROP TRIGGER damage").unwrap();
+        write(&mut connection, &job(2)).unwrap();
+    }
 }
