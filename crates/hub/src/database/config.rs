@@ -5,12 +5,14 @@ use serde_json::Value;
 use std::sync::Arc;
 
 use super::connection::{self, Connection, Named, pointer_key};
+use super::instances::timed;
 use super::paths::{Place, check_name};
 use super::{names, root};
 use crate::error::ApiError;
 use crate::lease::record::Queue;
 use crate::lease::{Guard, Mail};
 use crate::logical::{Operation, Request, Response};
+use crate::metrics::DatabaseOp;
 use crate::storage::Stored;
 
 /// Answers `config` and `config/<name>`.
@@ -107,7 +109,8 @@ async fn verified(place: &Place<'_>, config: &DriverConfig) -> Result<Arc<dyn Dr
     let driver = place.databases().instances.open(config).map_err(text)?;
     let deadline = place.cx.deadline.min(tokio::time::Instant::now() + config.operation_timeout);
     let call = Call::new(deadline, place.cx.cancel.child_token());
-    match driver.initialize(&call, config.verify_connection).await {
+    let work = driver.initialize(&call, config.verify_connection);
+    match timed(&place.cx.hub.metrics, &*driver, DatabaseOp::Initialize, work).await {
         Ok(()) => Ok(driver),
         Err(error) => {
             driver.close().await;

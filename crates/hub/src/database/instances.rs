@@ -208,17 +208,26 @@ impl Instance {
     }
 
     async fn timed<T>(&self, op: DatabaseOp, work: impl Future<Output = T>) -> T {
-        let plugin = match self.driver.plugin() {
-            PluginName::Postgres => DatabasePlugin::Postgresql,
-            PluginName::Mysql => DatabasePlugin::Mysql,
-            PluginName::RemotePostgres | PluginName::RemoteMysql => DatabasePlugin::Remote,
-        };
-        let start = Instant::now();
-        let done = work.await;
-        let seconds = start.elapsed().as_secs_f64();
-        self.metrics.db_seconds.get_or_create(&Database { op, plugin }).observe(seconds);
-        done
+        timed(&self.metrics, &*self.driver, op, work).await
     }
+}
+
+/// Does work of a driver and counts how long it took.
+pub(super) async fn timed<T>(
+    metrics: &Metrics,
+    driver: &dyn Driver,
+    op: DatabaseOp,
+    work: impl Future<Output = T>,
+) -> T {
+    let plugin = match driver.plugin() {
+        PluginName::Postgres => DatabasePlugin::Postgresql,
+        PluginName::Mysql => DatabasePlugin::Mysql,
+        PluginName::RemotePostgres | PluginName::RemoteMysql => DatabasePlugin::Remote,
+    };
+    let start = Instant::now();
+    let done = work.await;
+    metrics.db_seconds.get_or_create(&Database { op, plugin }).observe(start.elapsed().as_secs_f64());
+    done
 }
 
 #[cfg(test)]

@@ -149,8 +149,8 @@ impl Node {
             && sealed.public.seal == SealType::Keyfile
             && let Err(error) = self.unseal_by_keyfile().await
         {
-            let cause = std::error::Error::source(&error).map(ToString::to_string);
-            tracing::error!(%error, cause, "unsealing by the key file failed; the node stays sealed");
+            let error = raft::chain(&error);
+            tracing::error!(error, "unsealing by the key file failed; the node stays sealed");
         }
         if !self.shared.config.raft.retry_join.is_empty() {
             let node = Arc::clone(self);

@@ -165,7 +165,8 @@ const fn failure(error: &PeerError) -> Failure {
     }
 }
 
-fn chain(error: &dyn std::error::Error) -> String {
+/// An error with its causes, for the log.
+pub(super) fn chain(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut next = error.source();
     while let Some(source) = next {
