@@ -1,19 +1,67 @@
 //! Packets between nodes are dropped: who is cut off stops being active, and its return disturbs nobody.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use holdfast_tests::eventually_async;
 use holdfast_tests::hub::{Cluster, Options, PATIENCE};
 use holdfast_tests::netns::Network;
 use serde_json::json;
+use tokio::task::JoinSet;
 
 /// Runs a scenario on a network of three hosts.
 fn on_a_network<F: Future<Output = ()>>(scenario: impl FnOnce(Arc<Network>, Options) -> F) {
     let network = Arc::new(Network::enter(3));
-    let options = Options { network: Some(network.clone()), ..Options::default() };
+    let extra = "metrics.unauthenticated = true".to_owned();
+    let options = Options { network: Some(network.clone()), extra, ..Options::default() };
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
     runtime.block_on(scenario(network, options));
+}
+
+/// Watches every node for the whole of a scenario: in which terms did which node say that it was active?
+struct Witness {
+    stop: Arc<AtomicBool>,
+    watching: JoinSet<BTreeSet<(u64, usize)>>,
+}
+
+impl Witness {
+    fn start(cluster: &Cluster) -> Self {
+        let stop = Arc::new(AtomicBool::new(false));
+        let mut watching = JoinSet::new();
+        for (index, node) in cluster.nodes.iter().enumerate() {
+            let (api, stop) = (node.api(), stop.clone());
+            watching.spawn(async move {
+                let mut seen = BTreeSet::new();
+                while !stop.load(Ordering::Relaxed) {
+                    // Both numbers of one answer come from one view.
+                    let reply = api.try_send("GET", "sys/metrics", None).await.unwrap();
+                    let text = String::from_utf8(reply.bytes).unwrap();
+                    let value = |name: &str| {
+                        let line = text.lines().find(|l| l.starts_with(&format!("holdfast_hub_{name} ")));
+                        line.and_then(|l| l.split(' ').nth(1)?.parse::<u64>().ok())
+                    };
+                    if value("active") == Some(1) {
+                        seen.insert((value("term").unwrap(), index));
+                    }
+                    // sleep: often enough to see what lasts as long as an election, and no busy loop.
+                    tokio::time::sleep(Duration::from_millis(10)).await;
+                }
+                seen
+            });
+        }
+        Self { stop, watching }
+    }
+
+    /// Fails when two nodes were active in one term; returns how many terms there were.
+    async fn end(self) -> usize {
+        self.stop.store(true, Ordering::Relaxed);
+        let seen: BTreeSet<_> = self.watching.join_all().await.into_iter().flatten().collect();
+        let terms: BTreeSet<u64> = seen.iter().map(|(term, _)| *term).collect();
+        assert_eq!(terms.len(), seen.len(), "two nodes were active in one term: {seen:?}");
+        terms.len()
+    }
 }
 
 async fn term(cluster: &Cluster, index: usize) -> u64 {
@@ -31,6 +79,7 @@ fn an_isolated_active_node_stops_being_active() {
         let active = cluster.active().await;
         cluster.api(active).put("sys/mounts/kv", json!({"type": "kv"})).await.expect(204);
         let isolated = cluster.nodes[active].api();
+        let witness = Witness::start(&cluster);
         network.isolate(active);
         let cut = Instant::now();
         let gone = || async { (isolated.health().await? != 200).then_some(()) };
@@ -56,6 +105,7 @@ fn an_isolated_active_node_stops_being_active() {
         cluster.api(active).get("kv/late").await.expect(404);
         assert_eq!(cluster.active().await, leader, "the leader was not deposed");
         assert_eq!(term(&cluster, leader).await, before, "the term did not rise");
+        assert!(witness.end().await >= 2, "the old leader and the new one were seen");
     });
 }
 

@@ -2,6 +2,7 @@
 
 use std::path::Path;
 
+use holdfast_tests::api::Api;
 use holdfast_tests::db::{ADMIN_PASSWORD, PostgresServer};
 use holdfast_tests::hub::{Cluster, Options};
 use holdfast_tests::oracle::Login;
@@ -14,10 +15,30 @@ fn files(dir: &Path, found: &mut Vec<std::path::PathBuf>) {
     }
 }
 
+/// What a database says goes to clients only without the values that are secret.
+async fn errors_tell_no_secret(api: &Api, database: &PostgresServer) {
+    let url = format!("postgresql://rigadmin:a-wrong-secret-91b2@127.0.0.1:{}/app", database.port());
+    let config =
+        json!({"plugin_name": "postgresql-database-plugin", "connection_url": url, "allowed_roles": "*"});
+    let refused = api.put("database/config/wrong", config).await.expect(400);
+    assert!(!refused.body.to_string().contains("a-wrong-secret-91b2"), "{}", refused.body);
+    // The server quotes the password in its message.
+    let statement =
+        "CREATE ROLE \"{{name}}\" LOGIN PASSWORD '{{password}}'; SELECT CAST('{{password}}' AS integer)";
+    let role = json!({"db_name": "pg", "creation_statements": statement});
+    api.put("database/roles/quoting", role).await.expect(204);
+    let refused = api.get("database/creds/quoting").await.expect(500);
+    let text = refused.errors()[0].clone();
+    assert!(text.contains("integer"), "the server's own words are told: {text}");
+    let is_password = |word: &str| word.len() == 20 && !word.starts_with("v-");
+    let mut words = text.split(|c: char| !c.is_ascii_alphanumeric() && c != '-');
+    assert!(!words.any(is_password), "{text}");
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn no_secret_is_in_logs_argv_or_the_data_directory() {
     let env = vec![("HOLDFAST_LOG".to_owned(), "debug".to_owned())];
-    let mut cluster = Cluster::start_with(Options { env, ..Options::default() }).await;
+    let mut cluster = Cluster::start_with(Options { env, ..Options::calm() }).await;
     let database = PostgresServer::start().await;
     let active = cluster.active().await;
     let api = cluster.api(active);
@@ -34,12 +55,14 @@ async fn no_secret_is_in_logs_argv_or_the_data_directory() {
     let token = token.body["auth"]["client_token"].as_str().unwrap().to_owned();
     standby.with_token(&token).get("auth/token/lookup-self").await.expect(200);
 
+    errors_tell_no_secret(&api, &database).await;
     let secrets = [
         &cluster.root,
         &token,
         &login.password,
         &"the-kv-secret-7f3a".to_owned(),
         &ADMIN_PASSWORD.to_owned(),
+        &"a-wrong-secret-91b2".to_owned(),
     ];
     let mut places = Vec::new();
     files(cluster.dir(), &mut places);
@@ -47,6 +70,10 @@ async fn no_secret_is_in_logs_argv_or_the_data_directory() {
         let pid = node.process().pid();
         places.push(format!("/proc/{pid}/cmdline").into());
         places.push(format!("/proc/{pid}/environ").into());
+        let limits = std::fs::read_to_string(format!("/proc/{pid}/limits")).unwrap();
+        let core = limits.lines().find(|line| line.starts_with("Max core file size")).unwrap();
+        let core: Vec<_> = core.split_whitespace().skip(4).take(2).collect();
+        assert_eq!(core, ["0", "0"], "a core dump would hold every key");
     }
     assert!(places.len() > 10 && audit.is_file());
     for place in places {

@@ -1,9 +1,16 @@
 //! The hub, part A: real processes, real databases, real clients.
 
+mod a01_config;
+mod a01_join;
 mod a01_shutdown;
+mod a01_tls;
 mod a02_disk;
+mod a02_store;
 mod a03_move;
+mod a03_seal;
 mod a11_clock;
+mod a16_metrics;
+mod a17_cli;
 mod cli;
 mod h01_clients;
 mod h03_health;

@@ -35,6 +35,7 @@ pub struct Options {
     /// How they are sealed.
     pub seal: Seal,
     /// More lines for the table `[server.hub]` of each configuration file, as inline keys such as `limits.forward_hold = "1s"`.
+    /// `API_PORT` in them is the port of the node.
     pub extra: String,
     /// More environment for each node.
     pub env: Vec<(String, String)>,
@@ -134,7 +135,7 @@ impl Node {
             self.cluster_port,
             self.relay_host(),
             join.join(", "),
-            self.options.extra,
+            self.options.extra.replace("API_PORT", &self.api_port.to_string()),
         );
         std::fs::write(self.config(), text).unwrap();
     }

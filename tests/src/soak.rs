@@ -5,9 +5,9 @@ use std::time::Duration;
 use rand::rngs::StdRng;
 use rand::{RngExt as _, SeedableRng as _};
 
-/// `usual` rounds in the ordinary run, `soak` rounds where `HOLDFAST_SOAK_MINUTES` is set.
+/// `usual` rounds in the ordinary run, `soak` rounds where `HOLDFAST_SOAK_ROUND` is set.
 pub fn scaled(usual: usize, soak: usize) -> usize {
-    if std::env::var_os("HOLDFAST_SOAK_MINUTES").is_some() { soak } else { usual }
+    if std::env::var_os("HOLDFAST_SOAK_ROUND").is_some() { soak } else { usual }
 }
 
 /// Chance from a seed that was printed, or given as `HOLDFAST_SEED`.
