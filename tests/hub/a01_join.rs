@@ -32,10 +32,11 @@ async fn leader(name: &'static str, tried: &Tried, to: Arc<Mutex<Option<u16>>>) 
 
 #[tokio::test(flavor = "multi_thread")]
 async fn leaders_are_tried_in_turn_until_one_takes_the_node() {
-    let cluster = Cluster::start(1).await;
+    let calm = Options { nodes: 1, ..Options::calm() };
+    let cluster = Cluster::start_with(calm.clone()).await;
     let (tried, way) = (Tried::default(), Arc::new(Mutex::new(None)));
     let join = [leader("first", &tried, Arc::default()).await, leader("second", &tried, way.clone()).await];
-    let mut node = Node::prepare(cluster.dir(), 7, &Options::default(), &join);
+    let mut node = Node::prepare(cluster.dir(), 7, &calm, &join);
     node.start();
     node.wait_listening().await;
     let four = || async { (tried.lock().len() >= 4).then_some(()) };

@@ -53,11 +53,12 @@ impl Files {
     }
 
     fn options(&self) -> Options {
-        let extra = format!(
-            "api.tls.cert = {:?}\napi.tls.key = {:?}\napi.tls.client_ca = {:?}\n",
+        let mut options = Options::calm();
+        options.extra.push_str(&format!(
+            "\napi.tls.cert = {:?}\napi.tls.key = {:?}\napi.tls.client_ca = {:?}\n",
             self.cert, self.key, self.ca
-        );
-        Options { extra, ..Options::default() }
+        ));
+        options
     }
 
     /// Status, HTTP version and body as curl tells them; the status is 0 when there is no answer.
@@ -149,8 +150,8 @@ async fn certificates_are_asked_for_and_new_files_count_after_sighup() {
 async fn second_node_joins(home: &Cluster, files: &Files, leader: u16) -> Node {
     let mut options = files.options();
     options.extra.push_str(&format!(
-        "[[server.hub.raft.retry_join]]\nleader_api_addr = \"https://127.0.0.1:{leader}\"\nca_cert = {:?}\n\
-         client_cert = {:?}\nclient_key = {:?}\n",
+        "raft.retry_join = [{{ leader_api_addr = \"https://127.0.0.1:{leader}\", ca_cert = {:?}, client_cert = {:?}, \
+         client_key = {:?} }}]\n",
         files.ca, files.cert, files.key
     ));
     let mut second = Node::prepare(home.dir(), 1, &options, &[]);
