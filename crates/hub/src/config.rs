@@ -237,6 +237,8 @@ pub fn loader() -> Loader {
     Loader::new("hub")
         .alias("HOLDFAST_LEASE_REVOCATION_WORKERS", "lease.revoke_workers")
         .alias("BAO_LEASE_REVOCATION_WORKERS", "lease.revoke_workers")
+        .alias("HOLDFAST_RELAY_PIN_SPOKES_TO_ACTIVE", "relay.pin_spokes_to_active")
+        .alias("BAO_RELAY_PIN_SPOKES_TO_ACTIVE", "relay.pin_spokes_to_active")
 }
 
 /// Reads and checks the configuration.
