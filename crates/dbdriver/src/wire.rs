@@ -198,7 +198,7 @@ pub fn encode(request: &Request, instance: proto::Instance) -> Encoded {
             (Method::VerifyPassword, message.encode_to_vec(), None)
         }
         Request::Close { instance_id } => {
-            let message = proto::CloseRequest { instance_id: instance_id.clone() };
+            let message = proto::CloseRequest { instance_id: instance_id.clone(), config_version: 0 };
             (Method::Close, message.encode_to_vec(), None)
         }
         Request::Type => (Method::Type, proto::TypeRequest {}.encode_to_vec(), None),

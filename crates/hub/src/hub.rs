@@ -30,6 +30,8 @@ pub struct Hub {
     pub handover: Handover,
     /// The mount table and the engines behind it.
     pub mounts: Mounts,
+    /// The spokes that are connected, here and elsewhere.
+    pub spokes: Arc<crate::relay::spokes::Spokes>,
     /// Policies.
     pub policies: Policies,
     /// Tokens.

@@ -12,6 +12,7 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::Histogram;
 
 use crate::cluster::Cluster;
+use crate::relay::metrics::RelayMetrics;
 
 macro_rules! label {
     ($(#[$doc:meta])* $name:ident { $($(#[$variant_doc:meta])* $variant:ident = $text:literal,)+ }) => {
@@ -184,6 +185,8 @@ type Histograms<L> = Family<L, Histogram, fn() -> Histogram>;
 #[derive(Clone, Debug)]
 pub struct Metrics {
     registry: Registry,
+    /// The relay's.
+    pub relay: RelayMetrics,
     active: Gauge,
     term: Gauge,
     store_bytes: Gauge,
@@ -267,6 +270,7 @@ impl Metrics {
             audit_failures: r.register("audit_failures", "Entries not taken by a device", Counter::default()),
             audit_devices: r.register("audit_devices", "Audit devices", Family::default()),
             quota_rejected: r.register("quota_rejected", "What quotas refused", Family::default()),
+            relay: RelayMetrics::new(),
             registry: r,
         }
     }
@@ -290,7 +294,7 @@ impl Metrics {
         if view.active.is_none() {
             self.forget_active();
         }
-        self.registry.render()
+        self.registry.render() + &self.relay.render()
     }
 }
 

@@ -136,7 +136,7 @@ impl Hub {
         let mut hurry = false;
         loop {
             // First, since a phase that waits for connections would end at once if it knew of none.
-            machine.on(clock.now(), Event::Open(self.http.open()), &mut effects);
+            machine.on(clock.now(), Event::Open(self.open()), &mut effects);
             for event in events.drain(..) {
                 machine.on(clock.now(), event, &mut effects);
             }
@@ -174,8 +174,11 @@ impl Hub {
                 }
                 tracing::info!(?phase, "going down");
             }
-            // No long streams end here yet.
-            Effect::TellStreams => {}
+            Effect::TellStreams => {
+                if let Some(running) = self.node().running() {
+                    crate::relay::leave::tell(&running.hub, "hub node shutting down");
+                }
+            }
             Effect::CloseListeners => self.http.stop_accepting(),
             Effect::Cut => self.http.cut(),
             Effect::WipeKeys if hurry => self.wipe(),
@@ -188,6 +191,12 @@ impl Hub {
             }
         }
         false
+    }
+
+    /// Connections of clients and streams of spokes.
+    fn open(&self) -> usize {
+        let streams = self.node().running().map_or(0, |running| running.hub.spokes.open_streams());
+        self.http.open() + streams
     }
 
     fn wipe(&self) {

@@ -45,7 +45,9 @@ pub fn hub_over(store: &Arc<MemoryStore>, cluster: Arc<FakeCluster>) -> Arc<Hub>
 
 /// Services over a given storage and cluster.
 pub fn hub_with(storage: Storage, cluster: Arc<FakeCluster>) -> Arc<Hub> {
+    let metrics = Metrics::new();
     Arc::new(Hub {
+        spokes: crate::relay::start::alone(cluster.clone(), &metrics),
         handover: crate::handover::Handover::default(),
         cluster,
         mounts: Mounts::new(storage.clone()),
@@ -54,8 +56,8 @@ pub fn hub_with(storage: Storage, cluster: Arc<FakeCluster>) -> Arc<Hub> {
         leases: Leases::new(storage.clone()),
         audit: Audit::new(storage.clone()),
         quotas: Quotas::new(storage.clone()),
-        relay: Relay::new(&storage, RelaySettings { bind: "127.0.0.1".into(), ..RelaySettings::default() }),
-        metrics: Metrics::new(),
+        relay: Relay::new(&storage, RelaySettings::default()),
+        metrics,
         scratch: std::env::temp_dir(),
         storage,
     })

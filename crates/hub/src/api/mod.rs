@@ -41,6 +41,7 @@ use crate::logical::{Cx, Data, Request, Response};
 use crate::metrics::{ForwardOutcome, Forwarded};
 use crate::node::Node;
 use crate::node::running::Running;
+use crate::relay::views;
 
 pub use local::VERSION;
 pub use service::RemoteApi;
@@ -54,6 +55,9 @@ const BODIES: usize = 4;
 /// How often a request whose leadership went before it began is dispatched again, and the pause before it.
 const RESTARTS: u32 = 40;
 const RESTART_PAUSE: Duration = Duration::from_millis(25);
+
+/// How long a standby waits for the active node's view of the spokes before it shows its own.
+const VIEW: Duration = Duration::from_secs(10);
 
 /// Where a request came from.
 #[derive(Clone, Copy, Debug)]
@@ -228,9 +232,10 @@ impl Api {
         let request = call.request(tokio_util::sync::CancellationToken::new());
         let (hub, asked) = (Arc::clone(&running.hub), request.clone());
         let seals = here == Here::Seal;
-        let answer = move || match seals {
-            true => Ok(Response::no_content()),
-            false => crate::sys::metrics::handle(&hub, &asked),
+        let answer = move || match here {
+            Here::Seal => Ok(Response::no_content()),
+            Here::Spokes => Ok(views::partial(&hub)),
+            _ => crate::sys::metrics::handle(&hub, &asked),
         };
         let local: Local = Box::new(move || Box::pin(async move { answer() }));
         let open = here == Here::Metrics && self.node.shared.config.metrics.unauthenticated;
@@ -265,11 +270,20 @@ impl Api {
             return redirect(running, call.parts);
         }
         let work = call.work(running, place);
+        let asked = call.origin;
+        let view = !asked.forwarded && views::is_view(&running.hub, call.head.operation, &call.head.path);
+        if view {
+            call.origin.deadline = asked.deadline.min(Instant::now() + VIEW);
+        }
         let origin = call.origin;
         let arrive = || running.forward.arrive(work, origin.deadline, origin.forwarded);
         let (mut ticket, mut restarts) = (arrive(), 0);
         loop {
             match ticket.next().await {
+                Step::Refuse(_) if view => {
+                    call.origin = asked;
+                    return self.answer_here(running, call, Here::Spokes).await.map(Answer::Own);
+                }
                 Step::Refuse(refusal) => {
                     if refusal == Refusal::NoActiveNode {
                         count(running, ForwardOutcome::NoLeader);

@@ -46,6 +46,8 @@ pub enum Here {
     Seal,
     /// `sys/metrics`
     Metrics,
+    /// The spokes of this node, when the active one does not answer.
+    Spokes,
 }
 
 /// The cluster's side of a join.

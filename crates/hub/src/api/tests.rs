@@ -108,6 +108,10 @@ impl Peers for WiredPeers {
     fn close(&self, address: &str) {
         self.0.0.lock().closed.push(address.to_owned());
     }
+    async fn send_relay(&self, _: &str, _: Request<Body>) -> Result<Response<Body>, SendError> {
+        Err(SendError { failure: Failure::DialFailed, cause: "nobody is there".into() })
+    }
+
 
     async fn shutdown(&self) {}
 }

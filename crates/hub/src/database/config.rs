@@ -63,9 +63,10 @@ async fn write(place: &Place<'_>, request: &Request, name: &str) -> Result<Respo
     let old = stored.as_ref().map(|named| &named.connection.value);
     let config = DriverConfig::merged(old.map(|c| &c.config), request.data.as_map())
         .map_err(|e| refused(&e.to_string()))?;
-    let driver = verified(place, &config).await?;
+    let id = old.map_or_else(|| uuid::Uuid::new_v4().to_string(), |c| c.id.clone());
+    let driver = verified(place, &id, &config).await?;
     let connection = Connection {
-        id: old.map_or_else(|| uuid::Uuid::new_v4().to_string(), |c| c.id.clone()),
+        id,
         mount_uuid: place.mount.uuid.clone(),
         name: name.to_owned(),
         deleted: false,
@@ -100,13 +101,13 @@ async fn held(place: &Place<'_>, queue: &Queue) -> Result<Guard<String>, ApiErro
 }
 
 /// A driver for the configuration, after it logged in if that is asked for.
-async fn verified(place: &Place<'_>, config: &DriverConfig) -> Result<Arc<dyn Driver>, ApiError> {
+async fn verified(place: &Place<'_>, id: &str, config: &DriverConfig) -> Result<Arc<dyn Driver>, ApiError> {
     let text = |e: DriverError| match e.reason() {
         // Leadership went; nothing was done that the next leader cannot do again.
         Reason::Closed | Reason::Cancelled => ApiError::no_leader(),
         _ => refused(e.client_text()),
     };
-    let driver = place.databases().instances.open(config).map_err(text)?;
+    let driver = place.databases().instances.open(id, config).map_err(text)?;
     let deadline = place.cx.deadline.min(tokio::time::Instant::now() + config.operation_timeout);
     let call = Call::new(deadline, place.cx.cancel.child_token());
     let work = driver.initialize(&call, config.verify_connection);

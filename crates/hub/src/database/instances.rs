@@ -4,7 +4,7 @@
 //! is no longer active, is closed within 5 s, after its users have finished if they do so in time.
 
 use std::collections::{BTreeMap, HashMap};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use holdfast_core::Term;
@@ -24,6 +24,10 @@ const FINISH: Duration = Duration::from_secs(4);
 /// Makes the driver of a configuration. Contacts nothing.
 pub type Opener = Arc<dyn Fn(&DriverConfig) -> Result<Arc<dyn Driver>, DriverError> + Send + Sync>;
 
+/// Makes the driver of a configuration, which has the id given, for a spoke. Contacts nothing.
+pub type RemoteOpener =
+    Arc<dyn Fn(&str, &DriverConfig) -> Result<Arc<dyn Driver>, DriverError> + Send + Sync>;
+
 /// A driver for one version of a configuration.
 pub struct Instance {
     driver: Arc<dyn Driver>,
@@ -39,6 +43,7 @@ pub struct Instance {
 pub struct Instances {
     state: Mutex<State>,
     opener: Mutex<Opener>,
+    remote: OnceLock<RemoteOpener>,
 }
 
 #[derive(Default)]
@@ -64,7 +69,7 @@ impl Default for Instances {
             let driver = holdfast_dbdriver::open(config)?;
             Ok(Arc::new(Idempotent::new(driver)) as Arc<dyn Driver>)
         };
-        Self { state: Mutex::default(), opener: Mutex::new(Arc::new(open)) }
+        Self { state: Mutex::default(), opener: Mutex::new(Arc::new(open)), remote: OnceLock::new() }
     }
 }
 
@@ -74,8 +79,16 @@ impl Instances {
         *self.opener.lock() = opener;
     }
 
-    /// Makes a driver that is not kept.
-    pub fn open(&self, config: &DriverConfig) -> Result<Arc<dyn Driver>, DriverError> {
+    /// Says what makes the drivers that run on spokes; once.
+    pub fn set_remote(&self, opener: RemoteOpener) {
+        drop(self.remote.set(opener));
+    }
+
+    /// Makes a driver that is not kept, for the configuration with this id.
+    pub fn open(&self, id: &str, config: &DriverConfig) -> Result<Arc<dyn Driver>, DriverError> {
+        if let Some(remote) = self.remote.get().filter(|_| config.plugin_name.is_remote()) {
+            return remote(id, config);
+        }
         let opener = Arc::clone(&*self.opener.lock());
         opener(config)
     }
@@ -97,7 +110,7 @@ impl Instances {
                 return Ok(Arc::clone(instance));
             }
         }
-        let driver = self.open(&connection.value.config)?;
+        let driver = self.open(&connection.value.id, &connection.value.config)?;
         Ok(self.install(term, metrics, connection, driver))
     }
 

@@ -49,6 +49,16 @@ pub struct Databases {
 }
 
 impl Databases {
+    /// A spoke told that it made a user for whom nobody waits any more: its removal need not wait either.
+    pub fn late_user(&self, storage: &Storage, key: holdfast_dbdriver::IdempotencyKey) {
+        let key = holdfast_core::intent::Key::new(u128::from_be_bytes(*key.as_bytes()));
+        if let Ok(Some(found)) = intent::read(storage, key)
+            && found.value.state == holdfast_core::intent::State::Open
+        {
+            self.sweeper.send(sweep::note(key, &found.value, crate::lease::Wall::now()));
+        }
+    }
+
     /// Forgets a deleted configuration, and its driver, once nothing refers to it any more. Says whether it is gone.
     pub async fn collect(&self, storage: &Storage, queue: &Queue) -> Result<bool, StorageError> {
         let gone = connection::collect(storage, queue).await?;

@@ -33,6 +33,8 @@ const RELOAD: Duration = Duration::from_secs(60);
 /// What a creation tells the sweeper.
 #[derive(Clone, Debug)]
 pub struct Note {
+    /// A spoke that has a stream again; the rest says nothing then.
+    back: Option<String>,
     key: Key,
     /// Gone, or where and since when it is.
     at: Option<(Queue, Wall)>,
@@ -48,13 +50,18 @@ impl Note {
 
     /// The intent is gone.
     pub fn gone(key: Key) -> Self {
-        Self { key, at: None, due: Wall::default() }
+        Self { back: None, key, at: None, due: Wall::default() }
+    }
+
+    /// A spoke has a stream again.
+    pub fn back(spoke: &str) -> Self {
+        Self { back: Some(spoke.to_owned()), ..Self::gone(Key::new(0)) }
     }
 }
 
 /// An open intent, which is the sweeper's from `due` on.
 pub fn note(key: Key, intent: &Intent, due: Wall) -> Note {
-    Note { key, at: Some((intent.queue(), intent.opened)), due }
+    Note { back: None, key, at: Some((intent.queue(), intent.opened)), due }
 }
 
 /// The sweeper and what it needs.
@@ -126,13 +133,28 @@ impl Shell {
     }
 
     fn note(&mut self, note: Note) {
-        let Note { key, at, due } = note;
+        if let Some(spoke) = note.back {
+            return self.back(&spoke);
+        }
+        let Note { key, at, due, .. } = note;
         self.on(match at {
             None => Event::Gone { key },
             Some((executor, opened)) => {
                 Event::Known { key, state: State::Open, due: due.mono(), opened: opened.mono(), executor }
             }
         });
+    }
+
+    /// The users that could not be removed while the spoke was away are tried at once.
+    fn back(&mut self, spoke: &str) {
+        let suspects = self.suspects.iter().filter_map(|key| intent::read(&self.storage, *key).ok().flatten());
+        let queues: BTreeSet<_> = suspects.map(|found| found.value.queue()).collect();
+        for queue in queues {
+            let connection = super::connection::by_queue(&self.storage, &queue).ok().flatten();
+            if connection.is_some_and(|found| found.value.config.spoke_name == spoke) {
+                self.on(Event::ExecutorBack { executor: queue });
+            }
+        }
     }
 
     fn perform(&mut self, effect: Effect) {

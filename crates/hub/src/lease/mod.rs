@@ -122,6 +122,19 @@ impl Leases {
         self.waiting.lock().len()
     }
 
+    /// A spoke has a stream again: what waits for its databases goes on at once.
+    pub fn spoke_back(&self, spoke: &str) {
+        let waiting: Vec<_> = self.waiting.lock().keys().cloned().collect();
+        let of_spoke = |queue: &record::Queue| {
+            let found = crate::database::connection::by_queue(&self.storage, queue).ok().flatten();
+            found.is_some_and(|connection| connection.value.config.spoke_name == spoke)
+        };
+        for queue in waiting.into_iter().filter(of_spoke) {
+            self.tell(Mail::Back(queue));
+        }
+        self.databases.sweeper.send(crate::database::sweep::Note::back(spoke));
+    }
+
     /// Tells the background task something.
     pub fn tell(&self, mail: Mail) {
         self.mailbox.send(mail);

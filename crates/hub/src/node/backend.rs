@@ -14,6 +14,7 @@ use zeroize::Zeroizing;
 
 use crate::cluster::{Cluster, NodeAddress, NodeName};
 use crate::metrics::Metrics;
+use crate::relay::peers::Door;
 use crate::store::Store;
 
 /// Why the store or the cluster port cannot be opened.
@@ -54,6 +55,8 @@ pub struct Opening {
     pub found: bool,
     /// What answers requests that other nodes forward.
     pub forwarded: Arc<dyn Forwarded>,
+    /// What answers the relays of other nodes.
+    pub relay: Arc<Door>,
     /// Where is counted what the store does.
     pub metrics: Metrics,
     /// The owner of everything that runs while the node is unsealed.
@@ -97,6 +100,9 @@ pub trait Peers: Send + Sync + 'static {
         request: Request<Body>,
         deadline: Instant,
     ) -> Result<Response<Body>, SendError>;
+
+    /// Sends a call to the relay of the node whose cluster port is `address`. The caller sets the deadline.
+    async fn send_relay(&self, address: &str, request: Request<Body>) -> Result<Response<Body>, SendError>;
 
     /// Sends nothing more on the connections for forwarded requests to a node that leads no longer, and closes
     /// them: what is under way has a moment left to be answered.

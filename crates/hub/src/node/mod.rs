@@ -186,6 +186,7 @@ impl Node {
             found,
             forwarded: forwarded.ok_or_else(|| ApiError::internal("no handler for forwarded requests"))?,
             metrics: Metrics::new(),
+            relay: Arc::default(),
             tasks: self.shared.tasks.child("unsealed"),
         })
     }

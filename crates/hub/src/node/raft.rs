@@ -24,6 +24,7 @@ use super::backend::{Backend, BackendError, Forwarded, Opened, Opening, Peers, S
 use crate::api::{ALPN, body};
 use crate::config::HubConfig;
 use crate::metrics::Metrics;
+use crate::relay::calls;
 use crate::store::{self, OpenStore, RaftTiming, StoreObserver};
 
 /// How long connections of the cluster port may go on once it closes.
@@ -93,6 +94,7 @@ impl Backend for RaftBackend {
             store.await.map_err(|e| BackendError::new(Kind::Unavailable, "the store cannot be opened", e))?;
         port.register(store::RAFT_ALPN, store.service());
         port.register(ALPN, Arc::new(ForwardService(opening.forwarded)));
+        port.register(calls::ALPN, opening.relay);
         let port_tasks = opening.tasks.child("cluster-port");
         port.serve(&port_tasks).map_err(port_failed)?;
         if opening.found {
@@ -144,6 +146,13 @@ impl Peers for RaftPeers {
                 Err(SendError { failure: Failure::TimedOut, cause: "no answer by the deadline".into() })
             }
         }
+    }
+
+    async fn send_relay(&self, address: &str, request: Request<Body>) -> Result<Response<Body>, SendError> {
+        let request = request.map(|body| body.map_err(BodyError::new).boxed_unsync());
+        let sent = self.pool.send(address, calls::ALPN, request).await;
+        sent.map(|response| response.map(body::boxed))
+            .map_err(|error| SendError { failure: failure(&error), cause: chain(&error) })
     }
 
     fn close(&self, address: &str) {

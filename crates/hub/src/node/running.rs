@@ -21,7 +21,8 @@ use crate::metrics::Metrics;
 use crate::mount::{LeaseTtls, Mounts};
 use crate::policy::Policies;
 use crate::quota::Quotas;
-use crate::relay::Relay;
+use crate::relay::spokes::{Parts, Spokes};
+use crate::relay::{Relay, leave};
 use crate::storage::Storage;
 
 /// How long requests may go on once the node seals.
@@ -62,9 +63,11 @@ impl Running {
         opening: Opening,
     ) -> Result<Arc<Self>, BackendError> {
         let (tasks, metrics) = (opening.tasks.clone(), opening.metrics.clone());
+        let door = Arc::clone(&opening.relay);
         let opened = shared.backend.open(opening).await?;
         let barrier = Barrier::opened(keyring);
         let hub = services(shared, &opened, &barrier, metrics, &tasks);
+        crate::relay::start::start(&hub, Arc::clone(&opened.peers), &door, &tasks);
         let gates = Arc::new(Gates::new(Arc::clone(&hub), &tasks));
         let hold = shared.config.limits.forward_hold.get();
         let forward = Forwarding::new(Arc::clone(&hub), Arc::clone(&opened.peers), hold);
@@ -118,6 +121,9 @@ impl Running {
     /// Stops: leadership, requests, background work, consensus, port, keys. New requests must be refused before.
     pub(super) async fn stop(&self) {
         self.hand_over().await;
+        // Spokes first: what the next active node runs on them needs this node until they have moved.
+        leave::tell(&self.hub, "hub node sealed");
+        leave::end(&self.hub, "hub node sealed").await;
         self.gates.close();
         if let Err(error) = self.requests.stop(DRAIN).await {
             tracing::warn!(%error, "requests were cut");
@@ -151,7 +157,15 @@ fn services(
     let ttls = LeaseTtls { default: default.as_secs(), max: max.as_secs() };
     let settings =
         LeaseSettings { revoke_workers: usize::try_from(config.lease.revoke_workers).unwrap_or(usize::MAX) };
+    let spokes = Spokes::new(Parts {
+        settings: config.relay.clone(),
+        address: shared.address.cluster.clone(),
+        cluster: Arc::clone(&opened.cluster),
+        metrics: metrics.relay.clone(),
+        tasks: tasks.child("streams"),
+    });
     Arc::new(Hub {
+        spokes,
         handover: crate::handover::Handover::default(),
         cluster: Arc::clone(&opened.cluster),
         mounts: Mounts::with_ttls(storage.clone(), ttls),

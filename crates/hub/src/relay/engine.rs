@@ -9,7 +9,7 @@ use x509_parser::prelude::FromDer as _;
 use super::change::{self, Rotated};
 use super::identity::Identity;
 use super::record::{ALL, CA, CaRecord};
-use super::{bootstrap, deny, not_initialised, open};
+use super::{bootstrap, deny, not_initialised, open, views};
 use crate::error::ApiError;
 use crate::hub::Hub;
 use crate::logical::{Cx, Engine, Operation, Request, Response};
@@ -57,6 +57,7 @@ impl Engine for RelayEngine {
         let rest = request.rest.as_str();
         let (head, name) = rest.split_once('/').unwrap_or((rest, ""));
         match head {
+            views::PATH if name.is_empty() => views::handle(&cx.hub, request),
             "ca" => authority(cx, mount, request, name).await,
             "bootstrap-tokens" => bootstrap::handle(cx, mount, request, name).await,
             "denied-spokes" => deny::handle(cx, mount, request, name).await,

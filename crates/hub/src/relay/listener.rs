@@ -65,6 +65,12 @@ impl Listener {
         }
     }
 
+    /// Listens no more.
+    pub fn close(&self) {
+        *self.held.lock() = Held::default();
+        self.changed.send_modify(|n| *n = n.wrapping_add(1));
+    }
+
     /// The port that is listened at.
     pub fn port(&self) -> Option<u16> {
         self.held.lock().port

@@ -2,6 +2,7 @@
 
 use std::fmt::{self, Write as _};
 
+use bytes::Bytes;
 use holdfast_core::ownership::announcer::Trigger as Why;
 use holdfast_ops::metrics::{Metrics as Registry, SECONDS};
 use holdfast_proto::relay::v1 as proto;
@@ -142,8 +143,8 @@ impl From<proto::Method> for CommandMethod {
     }
 }
 
-impl From<&Result<Vec<u8>, CommandFailure>> for CommandOutcome {
-    fn from(answer: &Result<Vec<u8>, CommandFailure>) -> Self {
+impl From<&Result<Bytes, CommandFailure>> for CommandOutcome {
+    fn from(answer: &Result<Bytes, CommandFailure>) -> Self {
         match answer {
             Ok(_) => Self::Done,
             Err(CommandFailure::Driver(_)) => Self::Driver,

@@ -3,22 +3,38 @@
 //! What must hold: there is one relay mount in a cluster; its listener runs on every unsealed node and is led by
 //! what the store says; only the active node signs.
 
+pub mod accept;
 pub mod authority;
 mod bootstrap;
 mod ca;
+pub mod calls;
 mod change;
+pub mod convert;
 mod csr;
 mod deny;
+pub mod driver;
 pub mod engine;
+pub mod failure;
+pub mod forward;
+pub mod gateway;
 mod hosts;
 pub mod identity;
+pub mod leave;
 pub mod listener;
+pub mod metrics;
 mod open;
+pub mod peers;
+pub mod pin;
 mod rate;
 mod record;
+pub mod renew;
 pub mod settings;
 pub mod sign;
+pub mod spokes;
+pub mod start;
+pub mod stream;
 pub mod upkeep;
+pub mod views;
 
 #[cfg(test)]
 mod tests;

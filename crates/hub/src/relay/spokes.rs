@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
+use bytes::Bytes;
 use holdfast_core::ownership::announcer::{self, Announcer};
 use holdfast_core::ownership::registry::{self, Registry, Report, Ticket};
 use holdfast_core::ownership::{Claim, Lookup, NodeName, Seq, SpokeName, SpokeSet, Stamp, Superseded};
@@ -79,6 +80,8 @@ pub struct Spokes {
     returned: OnceLock<Returned>,
     /// Where spokes may dial the other nodes.
     endpoints: Mutex<BTreeMap<NodeName, String>>,
+    /// Where spokes may dial, as the active node said last.
+    everywhere: Mutex<Vec<String>>,
     listener_errors: Mutex<BTreeMap<NodeName, String>>,
     draining: AtomicBool,
 }
@@ -129,6 +132,7 @@ impl Spokes {
             calls: OnceLock::new(),
             returned: OnceLock::new(),
             endpoints: Mutex::default(),
+            everywhere: Mutex::default(),
             listener_errors: Mutex::default(),
             draining: AtomicBool::new(false),
         })
@@ -213,6 +217,17 @@ impl Spokes {
         members.into_iter().find(|m| m.node.0 == node.as_str()).map(|m| m.address.cluster)
     }
 
+    /// The member with this cluster address.
+    pub fn node_at(&self, address: &str) -> Option<NodeName> {
+        let members = self.cluster.members();
+        members.into_iter().find(|m| m.address.cluster == address).map(|m| NodeName::new(&m.node.0))
+    }
+
+    /// The cluster address of the node that leads, as far as this one knows; empty when it knows of none.
+    pub fn leader_address(&self) -> String {
+        self.cluster.view().leader.map(|leader| leader.address.cluster).unwrap_or_default()
+    }
+
     /// Whether this node sends its spokes away.
     pub fn is_draining(&self) -> bool {
         self.draining.load(Ordering::Acquire)
@@ -229,6 +244,12 @@ impl Spokes {
         set(&mut self.listener_errors.lock(), node, listener_error);
     }
 
+    /// The active node said where spokes dial it, and where they may dial at all.
+    pub fn note_cluster(&self, active: &NodeName, endpoint: &str, all: Vec<String>) {
+        set(&mut self.endpoints.lock(), active, endpoint);
+        *self.everywhere.lock() = all;
+    }
+
     /// Where spokes dial a node, as it said.
     pub fn endpoint_of(&self, node: &NodeName) -> Option<String> {
         if *node == self.own {
@@ -239,8 +260,10 @@ impl Spokes {
 
     /// Every place where spokes may dial, as the nodes said.
     pub fn endpoints(&self) -> Vec<String> {
-        let others = self.endpoints.lock();
-        self.settings.advertise.iter().chain(others.values()).cloned().collect()
+        let (told, everywhere) = (self.endpoints.lock(), self.everywhere.lock());
+        let all: BTreeSet<_> =
+            self.settings.advertise.iter().chain(told.values()).chain(everywhere.iter()).cloned().collect();
+        all.into_iter().collect()
     }
 
     /// Why the listener of a node is down, as it said; empty when it listens.
@@ -349,7 +372,7 @@ impl Spokes {
         stream.leave();
         stream.tell(Frame::Superseded(proto::Superseded {
             by_epoch: lost.by.epoch.into_inner(),
-            by_boot_id: lost.by.boot.as_bytes().to_vec(),
+            by_boot_id: Bytes::copy_from_slice(lost.by.boot.as_bytes()),
             alive: lost.alive,
         }));
         let moving = lost.by.boot == lost.stamp.boot;

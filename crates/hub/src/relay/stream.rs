@@ -11,6 +11,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
+use bytes::Bytes;
 use futures_util::Stream as FrameStream;
 use holdfast_core::ownership::{SpokeName, Stamp};
 use holdfast_core::Mono;
@@ -40,13 +41,13 @@ pub struct Order {
     /// The method.
     pub method: proto::Method,
     /// The message that belongs to it.
-    pub payload: Vec<u8>,
+    pub payload: Bytes,
     /// The creation that is meant, if one is.
     pub key: Option<IdempotencyKey>,
 }
 
 /// What a command brings.
-pub type Answer = Result<Vec<u8>, CommandFailure>;
+pub type Answer = Result<Bytes, CommandFailure>;
 
 /// Names a command on its stream.
 type RequestId = [u8; 12];
@@ -317,7 +318,7 @@ impl Waiter<'_> {
             method: order.method.into(),
             payload: order.payload,
             deadline_ms: u64::try_from(left.as_millis()).unwrap_or(u64::MAX),
-            idempotency_key: order.key.map(|key| key.as_bytes().to_vec()).unwrap_or_default(),
+            idempotency_key: order.key.map(|key| Bytes::copy_from_slice(key.as_bytes())).unwrap_or_default(),
         };
         proto::HubFrame { frame: Some(hub_frame::Frame::Command(command)) }
     }

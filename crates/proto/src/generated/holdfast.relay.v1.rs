@@ -269,6 +269,9 @@ pub struct NotConnected {
     /// The stream was replaced by a newer one of the same spoke while the command ran.
     #[prost(bool, tag = "2")]
     pub reconnected: bool,
+    /// The stream ended while the command ran: it may have been done.
+    #[prost(bool, tag = "3")]
+    pub under_way: bool,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct NotActive {
@@ -718,6 +721,7 @@ pub struct Instance {
     /// Names the connection; the same for all versions of its configuration.
     #[prost(string, tag = "1")]
     pub instance_id: ::prost::alloc::string::String,
+    /// Another number is another configuration; the order says nothing.
     #[prost(uint64, tag = "2")]
     pub config_version: u64,
     /// The configuration as JSON without spoke_name; empty: `instance config missing` unless it is held already.
@@ -814,6 +818,9 @@ pub struct VerifyPasswordResponse {
 pub struct CloseRequest {
     #[prost(string, tag = "1")]
     pub instance_id: ::prost::alloc::string::String,
+    /// Only what is held for this configuration is closed; 0: whatever is held.
+    #[prost(uint64, tag = "2")]
+    pub config_version: u64,
 }
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct CloseResponse {}
@@ -876,6 +883,12 @@ pub struct AnnounceReply {
     /// boots: it lifts its counter and sends again.
     #[prost(uint64, tag = "4")]
     pub newest_seq: u64,
+    /// Where spokes dial the active node; empty when it does not say.
+    #[prost(string, tag = "5")]
+    pub relay_endpoint: ::prost::alloc::string::String,
+    /// Where spokes may dial, as all nodes said.
+    #[prost(string, repeated, tag = "6")]
+    pub relay_endpoints: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct SupersededStream {

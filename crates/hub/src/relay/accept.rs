@@ -1,0 +1,239 @@
+//! The spoke port of an unsealed node: bound as the store says, connections accepted and ended.
+//!
+//! What must hold: the port is open on every unsealed node for as long as there is an authority, whoever leads; who
+//! connects proves its name before anything is read; a name that was denied is gone within a second.
+
+use std::io;
+use std::net::SocketAddr;
+use std::pin::pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use holdfast_core::ownership::SpokeName;
+use holdfast_net::stall::Stalling;
+use holdfast_ops::Tasks;
+use holdfast_proto::relay::v1::spoke_gateway_server::SpokeGatewayServer;
+use hyper::server::conn::http2;
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::Semaphore;
+use tokio::time::timeout;
+use tokio_rustls::TlsAcceptor;
+use tokio_util::sync::CancellationToken;
+use tonic::Status;
+use tower_service::Service as _;
+
+use super::authority::Authority;
+use super::gateway::{Gateway, Session, denied_status};
+use super::settings::MAX_FRAME;
+use crate::hub::Hub;
+
+/// A TLS handshake must be done within this time.
+const HANDSHAKE: Duration = Duration::from_secs(10);
+/// Connections at once; one more waits in the listener's backlog.
+const MAX_CONNECTIONS: usize = 16_384;
+/// Streams on one connection: the spoke's, a renewal, and one more while it moves.
+const MAX_STREAMS: u32 = 8;
+/// How long after a failed bind the port is tried again.
+const AGAIN: Duration = Duration::from_secs(2);
+
+/// What one open port needs.
+struct Port {
+    hub: Arc<Hub>,
+    acceptor: TlsAcceptor,
+    tasks: Tasks,
+    room: Arc<Semaphore>,
+}
+
+/// Keeps the port as the store says, until `tasks` is cancelled.
+pub async fn run(hub: Arc<Hub>, tasks: Tasks) {
+    let mut authority = hub.relay.authority.watch();
+    let mut listener = hub.relay.listener.watch();
+    let mut accepting: Option<CancellationToken> = None;
+    loop {
+        authority.mark_unchanged();
+        listener.mark_unchanged();
+        let failed = settle(&hub, &tasks, &mut accepting);
+        end_denied(&hub);
+        let retry = async {
+            match failed {
+                true => tokio::time::sleep(AGAIN).await,
+                false => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            () = tasks.cancelled() => return,
+            changed = authority.changed() => if changed.is_err() { return },
+            changed = listener.changed() => if changed.is_err() { return },
+            () = retry => {}
+        }
+    }
+}
+
+/// Opens, moves or closes the port. Says whether that failed.
+fn settle(hub: &Arc<Hub>, tasks: &Tasks, accepting: &mut Option<CancellationToken>) -> bool {
+    let relay = &hub.relay;
+    let wanted = relay.authority.current().map(|identity| identity.port());
+    let own = &hub.spokes.own;
+    let Some(port) = wanted.filter(|_| !hub.spokes.is_draining()) else {
+        if let Some(accepting) = accepting.take() {
+            accepting.cancel();
+            relay.listener.close();
+        }
+        if wanted.is_none() {
+            let gone = || Status::unavailable("there is no relay any more");
+            hub.spokes.streams().iter().for_each(|stream| hub.spokes.end(stream, gone()));
+        }
+        return false;
+    };
+    if relay.listener.port() != Some(port) {
+        match relay.listener.bind(port) {
+            Ok(bound) => relay.listener.adopt(bound),
+            Err(error) => return failed(hub, port, &error),
+        }
+    }
+    let Some(socket) = relay.listener.take() else { return false };
+    if let Some(former) = accepting.take() {
+        former.cancel();
+    }
+    let started = relay.authority.tls().map_err(io::Error::other).and_then(|tls| {
+        let listener = TcpListener::from_std(socket)?;
+        let room = Arc::new(Semaphore::new(MAX_CONNECTIONS));
+        let port = Port { hub: Arc::clone(hub), acceptor: TlsAcceptor::from(tls), tasks: tasks.clone(), room };
+        let stop = tasks.token().child_token();
+        let accept = accept(listener, Arc::new(port), stop.clone());
+        tasks.spawn("spoke-accept", accept);
+        Ok(stop)
+    });
+    match started {
+        Ok(stop) => {
+            *accepting = Some(stop);
+            hub.spokes.note(own, "", "");
+            tracing::info!(port, "spokes are taken");
+            false
+        }
+        Err(error) => failed(hub, port, &error),
+    }
+}
+
+fn failed(hub: &Hub, port: u16, error: &io::Error) -> bool {
+    let own = &hub.spokes.own;
+    if hub.spokes.listener_error(own) != error.to_string() {
+        tracing::error!(port, %error, "the port for spokes cannot be opened; it is tried again");
+    }
+    hub.spokes.note(own, "", &error.to_string());
+    true
+}
+
+/// Ends the streams of spokes whose name was denied.
+fn end_denied(hub: &Hub) {
+    for stream in hub.spokes.streams() {
+        let denied = stream.spoke.as_str().parse().is_ok_and(|name| hub.relay.authority.is_denied(&name));
+        if denied {
+            hub.spokes.end(&stream, denied_status(&stream.spoke));
+        }
+    }
+}
+
+async fn accept(listener: TcpListener, port: Arc<Port>, stop: CancellationToken) {
+    loop {
+        let accepted = tokio::select! {
+            () = stop.cancelled() => return,
+            accepted = one(&listener, &port.room) => accepted,
+        };
+        match accepted {
+            Ok((stream, address, slot)) => {
+                let own = Arc::clone(&port);
+                port.tasks.spawn("spoke-connection", async move {
+                    serve(&own, stream, address).await;
+                    drop(slot);
+                });
+            }
+            Err(error) => {
+                tracing::warn!(%error, "accepting a spoke failed");
+                tokio::time::sleep(Duration::from_millis(50)).await;
+            }
+        }
+    }
+}
+
+async fn one(
+    listener: &TcpListener,
+    room: &Arc<Semaphore>,
+) -> io::Result<(TcpStream, SocketAddr, tokio::sync::OwnedSemaphorePermit)> {
+    let slot = Arc::clone(room).acquire_owned().await.map_err(io::Error::other)?;
+    let (stream, address) = listener.accept().await?;
+    Ok((stream, address, slot))
+}
+
+async fn serve(port: &Port, stream: TcpStream, address: SocketAddr) {
+    // Small messages that somebody waits for.
+    let _ = stream.set_nodelay(true);
+    let handshake = timeout(HANDSHAKE, port.acceptor.accept(stream));
+    let handshake = tokio::select! {
+        done = handshake => done,
+        () = port.tasks.cancelled() => return,
+    };
+    let stream = match handshake {
+        Ok(Ok(stream)) => stream,
+        Ok(Err(error)) => return tracing::debug!(%address, %error, "a handshake of a spoke failed"),
+        Err(_) => return tracing::debug!(%address, "a handshake of a spoke took too long"),
+    };
+    let (_, tls) = stream.get_ref();
+    let Some((spoke, cert_not_after)) =
+        tls.peer_certificates().and_then(|chain| chain.first()).and_then(|cert| identity(cert))
+    else {
+        return;
+    };
+    let cut = CancellationToken::new();
+    let session = Session { spoke, cert_not_after, address, cut: cut.clone() };
+    let server = SpokeGatewayServer::new(Gateway::new(Arc::clone(&port.hub)))
+        .max_decoding_message_size(MAX_FRAME)
+        .max_encoding_message_size(MAX_FRAME);
+    let calls = service_fn(move |mut request: http::Request<hyper::body::Incoming>| {
+        request.extensions_mut().insert(session.clone());
+        let mut server = server.clone();
+        async move { server.call(request).await }
+    });
+    let settings = &port.hub.spokes.settings;
+    let (interval, patience) = (settings.keepalive_interval.get(), settings.keepalive_timeout.get());
+    let connection = http2::Builder::new(Streams(port.tasks.clone()))
+        .timer(TokioTimer::new())
+        .keep_alive_interval(interval)
+        .keep_alive_timeout(patience)
+        .max_concurrent_streams(MAX_STREAMS)
+        .initial_stream_window_size(1 << 20)
+        .initial_connection_window_size(2 << 20)
+        .serve_connection(TokioIo::new(Stalling::new(stream, interval + patience)), calls);
+    let mut connection = pin!(connection);
+    let ended = tokio::select! {
+        ended = connection.as_mut() => ended,
+        () = cut.cancelled() => Ok(()),
+        () = port.tasks.cancelled() => Ok(()),
+    };
+    if let Err(error) = ended {
+        tracing::debug!(%address, %error, "a connection of a spoke ended");
+    }
+}
+
+/// Whose certificate it is, and when it ends.
+fn identity(cert: &[u8]) -> Option<(SpokeName, i64)> {
+    let name = Authority::spoke_name(cert)?;
+    let (_, parsed) = x509_parser::parse_x509_certificate(cert).ok()?;
+    Some((SpokeName::parse(name.as_str()).ok()?, parsed.validity().not_after.timestamp()))
+}
+
+/// Runs the streams of HTTP/2 connections as owned tasks.
+#[derive(Clone)]
+struct Streams(Tasks);
+
+impl<F> hyper::rt::Executor<F> for Streams
+where
+    F: Future + Send + 'static,
+    F::Output: Send + 'static,
+{
+    fn execute(&self, future: F) {
+        self.0.spawn("spoke-stream", future);
+    }
+}

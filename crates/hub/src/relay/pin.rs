@@ -1,0 +1,149 @@
+//! Keeping spokes at the active node, where that is asked for.
+//!
+//! What must hold: a node that is not active refuses a spoke before anything of it is recorded; streams that are on
+//! such a node after a change of leader are told to move, a few at a time, and serve until they have moved.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use holdfast_core::ownership::NodeName;
+use holdfast_proto::relay::v1 as proto;
+use holdfast_proto::relay::v1::hub_frame::Frame;
+use prost::Message as _;
+use tonic::{Code, Status};
+
+use super::spokes::Spokes;
+use super::stream::Stream;
+
+/// Over how long the streams of a node are told to move.
+const SPREAD: Duration = Duration::from_secs(5);
+/// How long a stream that was told to move is left.
+const GRACE_MS: u64 = 30_000;
+/// The full name of the detail that a redirect carries.
+const DETAIL: &str = "type.googleapis.com/holdfast.relay.v1.RelayRedirect";
+
+/// `google.rpc.Status`, of which only what a redirect needs.
+#[derive(Clone, PartialEq, prost::Message)]
+struct RichStatus {
+    #[prost(int32, tag = "1")]
+    code: i32,
+    #[prost(string, tag = "2")]
+    message: String,
+    #[prost(message, repeated, tag = "3")]
+    details: Vec<Any>,
+}
+
+/// `google.protobuf.Any`.
+#[derive(Clone, PartialEq, prost::Message)]
+struct Any {
+    #[prost(string, tag = "1")]
+    type_url: String,
+    #[prost(bytes = "vec", tag = "2")]
+    value: Vec<u8>,
+}
+
+/// Refuses a spoke that this node does not take. None when it does.
+pub fn refusal(spokes: &Spokes, own_port: Option<u16>) -> Option<Status> {
+    if !spokes.settings.pin_spokes_to_active || spokes.cluster.view().active.is_some() {
+        return None;
+    }
+    Some(match active_endpoint(spokes, own_port) {
+        Some(endpoint) => {
+            spokes.metrics.redirects.inc();
+            redirect(endpoint)
+        }
+        None => Status::unavailable("there is no active node now"),
+    })
+}
+
+/// Where spokes dial the active node: as it said, or at its cluster address's host and our own port.
+fn active_endpoint(spokes: &Spokes, own_port: Option<u16>) -> Option<String> {
+    let leader = spokes.cluster.view().leader.filter(|l| l.node.0 != spokes.own.as_str())?;
+    let told = spokes.endpoint_of(&NodeName::new(&leader.node.0));
+    told.or_else(|| {
+        let (host, _) = leader.address.cluster.rsplit_once(':')?;
+        own_port.map(|port| format!("{host}:{port}"))
+    })
+}
+
+/// Tells a spoke to dial another node.
+pub fn redirect(endpoint: String) -> Status {
+    let message = "this node takes no spokes while it is not active";
+    let value = proto::RelayRedirect { relay_endpoint: endpoint }.encode_to_vec();
+    let details = RichStatus {
+        code: Code::FailedPrecondition as i32,
+        message: message.to_owned(),
+        details: vec![Any { type_url: DETAIL.to_owned(), value }],
+    };
+    Status::with_details(Code::FailedPrecondition, message, details.encode_to_vec().into())
+}
+
+/// Follows the leader and sends the streams of a node that is not active on, where that is asked for.
+pub async fn run(spokes: Arc<Spokes>, own_port: impl Fn() -> Option<u16> + Send) {
+    if !spokes.settings.pin_spokes_to_active {
+        return;
+    }
+    let mut views = spokes.cluster.watch();
+    loop {
+        let view = views.borrow_and_update().clone();
+        let other = view.leader.as_ref().filter(|leader| leader.node.0 != spokes.own.as_str());
+        if view.active.is_none() && other.is_some() {
+            let leader = other.map(|leader| (leader.node.clone(), leader.term));
+            let changed = async {
+                loop {
+                    if views.changed().await.is_err() {
+                        return;
+                    }
+                    let now = views.borrow().leader.as_ref().map(|l| (l.node.clone(), l.term));
+                    if now != leader {
+                        return;
+                    }
+                }
+            };
+            tokio::select! {
+                () = send_away(&spokes, &own_port) => {}
+                () = changed => {}
+            }
+        }
+        if views.changed().await.is_err() {
+            return;
+        }
+    }
+}
+
+async fn send_away(spokes: &Spokes, own_port: &(impl Fn() -> Option<u16> + Send)) {
+    let mut streams = spokes.streams();
+    if streams.is_empty() {
+        return;
+    }
+    streams.sort_by_key(|stream| stream.in_flight());
+    let pause = SPREAD / u32::try_from(streams.len()).unwrap_or(u32::MAX);
+    for stream in streams {
+        if let Some(endpoint) = active_endpoint(spokes, own_port()) {
+            tell_to_move(&stream, "spokes are kept at the active node", GRACE_MS, endpoint);
+            spokes.metrics.redirects.inc();
+        }
+        tokio::time::sleep(pause).await;
+    }
+}
+
+/// Tells a spoke to open a stream elsewhere and then to close this one.
+pub fn tell_to_move(stream: &Stream, reason: &str, grace_ms: u64, redirect: String) {
+    stream.tell(Frame::Drain(proto::Drain { reason: reason.to_owned(), grace_ms, redirect }));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_redirect_has_its_code_and_its_detail() {
+        let status = redirect("hub-1:50053".into());
+        assert_eq!(status.code(), Code::FailedPrecondition);
+        let rich = RichStatus::decode(status.details()).unwrap();
+        assert_eq!(rich.code, 9);
+        assert_eq!(rich.details[0].type_url, DETAIL);
+        let redirect = proto::RelayRedirect::decode(rich.details[0].value.as_slice()).unwrap();
+        assert_eq!(redirect.relay_endpoint, "hub-1:50053");
+    }
+}

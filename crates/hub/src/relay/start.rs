@@ -1,0 +1,54 @@
+//! Joins the relay to the rest of an unsealed node.
+
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use holdfast_core::ownership::SpokeName;
+use holdfast_ops::Tasks;
+
+use super::calls::Calls;
+use super::peers::Door;
+use super::{accept, driver, pin};
+use crate::hub::Hub;
+use crate::node::backend::Peers;
+
+/// A revocation that failed in the moment in which its spoke came back waits no longer than this.
+const ONCE_MORE: Duration = Duration::from_millis(500);
+
+/// Starts what runs of the relay while the node is unsealed.
+pub fn start(hub: &Arc<Hub>, peers: Arc<dyn Peers>, door: &Door, tasks: &Tasks) {
+    let spokes = &hub.spokes;
+    let (weak, told) = (Arc::downgrade(hub), tasks.clone());
+    spokes.connect(Calls::new(peers), Box::new(move |spoke| returned(&weak, &told, spoke)));
+    let remote = Arc::clone(spokes);
+    let open = move |id: &str, config: &_| driver::open(&remote, id, config);
+    hub.leases.databases().instances.set_remote(Arc::new(open));
+    door.open(Arc::clone(hub));
+    tasks.spawn_until_cancelled("spokes", Arc::clone(spokes).run());
+    tasks.spawn("spoke-port", accept::run(Arc::clone(hub), tasks.child("spoke-port")));
+    let port = Arc::clone(hub);
+    tasks.spawn_until_cancelled("pin", pin::run(Arc::clone(spokes), move || port.relay.listener.port()));
+}
+
+/// What waits for a spoke goes on.
+fn returned(hub: &Weak<Hub>, tasks: &Tasks, spoke: &SpokeName) {
+    let Some(hub) = hub.upgrade().filter(|hub| hub.cluster.view().active.is_some()) else { return };
+    let spoke = spoke.clone();
+    tasks.spawn_until_cancelled("spoke-back", async move {
+        hub.leases.spoke_back(spoke.as_str());
+        tokio::time::sleep(ONCE_MORE).await;
+        hub.leases.spoke_back(spoke.as_str());
+    });
+}
+
+/// The spokes of a node that has none.
+#[cfg(any(test, feature = "testing"))]
+pub fn alone(cluster: Arc<dyn crate::cluster::Cluster>, metrics: &crate::metrics::Metrics) -> Arc<super::spokes::Spokes> {
+    super::spokes::Spokes::new(super::spokes::Parts {
+        settings: super::RelaySettings::default(),
+        address: "127.0.0.1:8201".to_owned(),
+        cluster,
+        metrics: metrics.relay.clone(),
+        tasks: Tasks::new("spokes"),
+    })
+}
