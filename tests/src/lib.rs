@@ -9,5 +9,6 @@ pub mod netns;
 pub mod oracle;
 pub mod process;
 pub mod soak;
+pub mod spoke;
 
 pub use eventually::{eventually, eventually_async};

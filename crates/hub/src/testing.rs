@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use holdfast_core::Term;
+use holdfast_ops::Tasks;
 use parking_lot::Mutex;
 use serde_json::Value;
 use tokio::sync::watch;
@@ -25,6 +26,7 @@ use crate::metrics::Metrics;
 use crate::mount::Mounts;
 use crate::policy::Policies;
 use crate::quota::Quotas;
+use crate::relay::spokes::{Parts, Spokes};
 use crate::relay::{Relay, RelaySettings};
 use crate::storage::Storage;
 use crate::store::memory::MemoryStore;
@@ -45,9 +47,26 @@ pub fn hub_over(store: &Arc<MemoryStore>, cluster: Arc<FakeCluster>) -> Arc<Hub>
 
 /// Services over a given storage and cluster.
 pub fn hub_with(storage: Storage, cluster: Arc<FakeCluster>) -> Arc<Hub> {
+    hub_node(storage, cluster, RelaySettings::default(), "127.0.0.1:8201")
+}
+
+/// Services over a given storage and cluster, of a node whose relay is set up so and whose cluster port is there.
+pub fn hub_node(
+    storage: Storage,
+    cluster: Arc<FakeCluster>,
+    relay: RelaySettings,
+    address: &str,
+) -> Arc<Hub> {
     let metrics = Metrics::new();
+    let spokes = Spokes::new(Parts {
+        settings: relay.clone(),
+        address: address.to_owned(),
+        cluster: cluster.clone(),
+        metrics: metrics.relay.clone(),
+        tasks: Tasks::new("streams"),
+    });
     Arc::new(Hub {
-        spokes: crate::relay::start::alone(cluster.clone(), &metrics),
+        spokes,
         handover: crate::handover::Handover::default(),
         cluster,
         mounts: Mounts::new(storage.clone()),
@@ -56,7 +75,7 @@ pub fn hub_with(storage: Storage, cluster: Arc<FakeCluster>) -> Arc<Hub> {
         leases: Leases::new(storage.clone()),
         audit: Audit::new(storage.clone()),
         quotas: Quotas::new(storage.clone()),
-        relay: Relay::new(&storage, RelaySettings::default()),
+        relay: Relay::new(&storage, relay),
         metrics,
         scratch: std::env::temp_dir(),
         storage,
@@ -129,6 +148,11 @@ impl FakeCluster {
     /// Changes what the node believes of the cluster.
     pub fn change(&self, change: impl FnOnce(&mut View)) {
         self.view.send_modify(change);
+    }
+
+    /// Replaces the members.
+    pub fn set_members(&self, members: Vec<Member>) {
+        *self.members.lock() = members;
     }
 
     /// What stands for the state of the cluster in backups.

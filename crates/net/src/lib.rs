@@ -3,6 +3,7 @@
 
 pub mod cluster;
 pub mod enrol;
+pub mod pings;
 pub mod serve;
 pub mod server_tls;
 pub mod stall;

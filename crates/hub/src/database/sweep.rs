@@ -147,7 +147,8 @@ impl Shell {
 
     /// The users that could not be removed while the spoke was away are tried at once.
     fn back(&mut self, spoke: &str) {
-        let suspects = self.suspects.iter().filter_map(|key| intent::read(&self.storage, *key).ok().flatten());
+        let suspects =
+            self.suspects.iter().filter_map(|key| intent::read(&self.storage, *key).ok().flatten());
         let queues: BTreeSet<_> = suspects.map(|found| found.value.queue()).collect();
         for queue in queues {
             let connection = super::connection::by_queue(&self.storage, &queue).ok().flatten();

@@ -10,6 +10,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use holdfast_core::ownership::SpokeName;
+use holdfast_net::pings::Pings;
 use holdfast_net::stall::Stalling;
 use holdfast_ops::Tasks;
 use holdfast_proto::relay::v1::spoke_gateway_server::SpokeGatewayServer;
@@ -35,6 +36,8 @@ const HANDSHAKE: Duration = Duration::from_secs(10);
 const MAX_CONNECTIONS: usize = 16_384;
 /// Streams on one connection: the spoke's, a renewal, and one more while it moves.
 const MAX_STREAMS: u32 = 8;
+/// A spoke that pings faster is cut off; a little less than the 5 s that it may, for the way.
+const LEAST_PING: Duration = Duration::from_millis(4500);
 /// How long after a failed bind the port is tried again.
 const AGAIN: Duration = Duration::from_secs(2);
 
@@ -100,7 +103,8 @@ fn settle(hub: &Arc<Hub>, tasks: &Tasks, accepting: &mut Option<CancellationToke
     let started = relay.authority.tls().map_err(io::Error::other).and_then(|tls| {
         let listener = TcpListener::from_std(socket)?;
         let room = Arc::new(Semaphore::new(MAX_CONNECTIONS));
-        let port = Port { hub: Arc::clone(hub), acceptor: TlsAcceptor::from(tls), tasks: tasks.clone(), room };
+        let port =
+            Port { hub: Arc::clone(hub), acceptor: TlsAcceptor::from(tls), tasks: tasks.clone(), room };
         let stop = tasks.token().child_token();
         let accept = accept(listener, Arc::new(port), stop.clone());
         tasks.spawn("spoke-accept", accept);
@@ -205,7 +209,7 @@ async fn serve(port: &Port, stream: TcpStream, address: SocketAddr) {
         .max_concurrent_streams(MAX_STREAMS)
         .initial_stream_window_size(1 << 20)
         .initial_connection_window_size(2 << 20)
-        .serve_connection(TokioIo::new(Stalling::new(stream, interval + patience)), calls);
+        .serve_connection(TokioIo::new(Stalling::new(Pings::new(stream, LEAST_PING), interval + patience)), calls);
     let mut connection = pin!(connection);
     let ended = tokio::select! {
         ended = connection.as_mut() => ended,

@@ -159,7 +159,10 @@ impl Calls {
             method: order.method.into(),
             payload: order.payload,
             deadline_ms: u64::try_from(left.as_millis()).unwrap_or(u64::MAX),
-            idempotency_key: order.key.map(|k| bytes::Bytes::copy_from_slice(k.as_bytes())).unwrap_or_default(),
+            idempotency_key: order
+                .key
+                .map(|k| bytes::Bytes::copy_from_slice(k.as_bytes()))
+                .unwrap_or_default(),
         };
         let mut client = self.client(address);
         let sent = tokio::time::timeout_at(deadline, client.run_command(request)).await;

@@ -114,8 +114,8 @@ pub fn superseded_from_wire(lost: Vec<proto::SupersededStream>) -> Result<Vec<Su
 
 #[cfg(test)]
 mod tests {
-    use prost::Message as _;
     use proptest::prelude::*;
+    use prost::Message as _;
 
     use super::*;
 

@@ -12,7 +12,8 @@ use aws_lc_rs::digest;
 use holdfast_core::ownership::SpokeName;
 use holdfast_dbdriver::wire::{self, Encoded, Output, Request};
 use holdfast_dbdriver::{
-    Call, Change, DeleteUser, Driver, DriverConfig, DriverError, NewUser, PluginName, Reason, Scrubber, UpdateUser,
+    Call, Change, DeleteUser, Driver, DriverConfig, DriverError, NewUser, PluginName, Reason, Scrubber,
+    UpdateUser,
 };
 use holdfast_proto::relay::v1 as proto;
 use prost::Message as _;
@@ -79,9 +80,8 @@ impl RemoteDriver {
         let order = Order { method, payload, key };
         let output = self.run(call, order).await.map_err(|error| error.scrubbed(scrubber))?;
         self.used.store(true, Ordering::Relaxed);
-        Output::decode(method, &output).map_err(|error| {
-            DriverError::new(Reason::Internal, error.to_string()).with_unknown_effect()
-        })
+        Output::decode(method, &output)
+            .map_err(|error| DriverError::new(Reason::Internal, error.to_string()).with_unknown_effect())
     }
 
     async fn run(&self, call: &Call, order: Order) -> Result<bytes::Bytes, DriverError> {

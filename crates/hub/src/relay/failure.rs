@@ -177,7 +177,9 @@ mod tests {
             assert!(!through_the_wire(&failure).is_definite(), "{failure:?}");
             assert!(!failure.clone().into_driver_error(&spoke()).is_definite(), "{failure:?}");
         }
-        assert!(!CommandFailure::from(proto::CommandError::default()).into_driver_error(&spoke()).is_definite());
+        assert!(
+            !CommandFailure::from(proto::CommandError::default()).into_driver_error(&spoke()).is_definite()
+        );
     }
 
     #[test]

@@ -48,7 +48,11 @@ impl Gateway {
     }
 
     fn session<T>(request: &Request<T>) -> Result<Session, Status> {
-        request.extensions().get::<Session>().cloned().ok_or_else(|| Status::unauthenticated("no certificate"))
+        request
+            .extensions()
+            .get::<Session>()
+            .cloned()
+            .ok_or_else(|| Status::unauthenticated("no certificate"))
     }
 
     /// Refuses a spoke that this node does not take now.
@@ -56,7 +60,8 @@ impl Gateway {
         if self.hub.spokes.is_draining() {
             return Err(Status::unavailable("this node takes no more spokes"));
         }
-        let denied = session.spoke.as_str().parse().map_or(true, |name| self.hub.relay.authority.is_denied(&name));
+        let denied =
+            session.spoke.as_str().parse().map_or(true, |name| self.hub.relay.authority.is_denied(&name));
         if denied {
             return Err(denied_status(&session.spoke));
         }
@@ -164,7 +169,9 @@ pub fn denied_status(spoke: &SpokeName) -> Status {
 async fn hello(frames: &mut Streaming<proto::SpokeFrame>) -> Result<proto::Hello, Status> {
     let first = timeout(HELLO, frames.message()).await;
     match first.map_err(|_| Status::deadline_exceeded("hello did not come in time"))?? {
-        Some(proto::SpokeFrame { frame: Some(FromSpoke::Hello(hello)) }) if hello.protocol == PROTOCOL => Ok(hello),
+        Some(proto::SpokeFrame { frame: Some(FromSpoke::Hello(hello)) }) if hello.protocol == PROTOCOL => {
+            Ok(hello)
+        }
         Some(proto::SpokeFrame { frame: Some(FromSpoke::Hello(hello)) }) => {
             Err(Status::invalid_argument(format!("protocol {} is not spoken here", hello.protocol)))
         }

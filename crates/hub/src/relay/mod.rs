@@ -37,6 +37,8 @@ pub mod upkeep;
 pub mod views;
 
 #[cfg(test)]
+mod node_tests;
+#[cfg(test)]
 mod tests;
 
 use std::collections::BTreeSet;

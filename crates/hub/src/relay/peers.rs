@@ -180,7 +180,10 @@ impl Answers {
 
 #[tonic::async_trait]
 impl RelayPeers for Answers {
-    async fn announce_spokes(&self, request: tonic::Request<proto::SpokeSet>) -> Reply1<proto::AnnounceReply> {
+    async fn announce_spokes(
+        &self,
+        request: tonic::Request<proto::SpokeSet>,
+    ) -> Reply1<proto::AnnounceReply> {
         Ok(tonic::Response::new(self.announce(request.into_inner()).await))
     }
 

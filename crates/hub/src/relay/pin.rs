@@ -9,8 +9,7 @@ use std::time::Duration;
 use holdfast_core::ownership::NodeName;
 use holdfast_proto::relay::v1 as proto;
 use holdfast_proto::relay::v1::hub_frame::Frame;
-use prost::Message as _;
-use tonic::{Code, Status};
+use tonic::Status;
 
 use super::spokes::Spokes;
 use super::stream::Stream;
@@ -19,29 +18,6 @@ use super::stream::Stream;
 const SPREAD: Duration = Duration::from_secs(5);
 /// How long a stream that was told to move is left.
 const GRACE_MS: u64 = 30_000;
-/// The full name of the detail that a redirect carries.
-const DETAIL: &str = "type.googleapis.com/holdfast.relay.v1.RelayRedirect";
-
-/// `google.rpc.Status`, of which only what a redirect needs.
-#[derive(Clone, PartialEq, prost::Message)]
-struct RichStatus {
-    #[prost(int32, tag = "1")]
-    code: i32,
-    #[prost(string, tag = "2")]
-    message: String,
-    #[prost(message, repeated, tag = "3")]
-    details: Vec<Any>,
-}
-
-/// `google.protobuf.Any`.
-#[derive(Clone, PartialEq, prost::Message)]
-struct Any {
-    #[prost(string, tag = "1")]
-    type_url: String,
-    #[prost(bytes = "vec", tag = "2")]
-    value: Vec<u8>,
-}
-
 /// Refuses a spoke that this node does not take. None when it does.
 pub fn refusal(spokes: &Spokes, own_port: Option<u16>) -> Option<Status> {
     if !spokes.settings.pin_spokes_to_active || spokes.cluster.view().active.is_some() {
@@ -50,7 +26,7 @@ pub fn refusal(spokes: &Spokes, own_port: Option<u16>) -> Option<Status> {
     Some(match active_endpoint(spokes, own_port) {
         Some(endpoint) => {
             spokes.metrics.redirects.inc();
-            redirect(endpoint)
+            holdfast_proto::redirect(endpoint)
         }
         None => Status::unavailable("there is no active node now"),
     })
@@ -64,18 +40,6 @@ fn active_endpoint(spokes: &Spokes, own_port: Option<u16>) -> Option<String> {
         let (host, _) = leader.address.cluster.rsplit_once(':')?;
         own_port.map(|port| format!("{host}:{port}"))
     })
-}
-
-/// Tells a spoke to dial another node.
-pub fn redirect(endpoint: String) -> Status {
-    let message = "this node takes no spokes while it is not active";
-    let value = proto::RelayRedirect { relay_endpoint: endpoint }.encode_to_vec();
-    let details = RichStatus {
-        code: Code::FailedPrecondition as i32,
-        message: message.to_owned(),
-        details: vec![Any { type_url: DETAIL.to_owned(), value }],
-    };
-    Status::with_details(Code::FailedPrecondition, message, details.encode_to_vec().into())
 }
 
 /// Follows the leader and sends the streams of a node that is not active on, where that is asked for.
@@ -130,20 +94,4 @@ async fn send_away(spokes: &Spokes, own_port: &(impl Fn() -> Option<u16> + Send)
 /// Tells a spoke to open a stream elsewhere and then to close this one.
 pub fn tell_to_move(stream: &Stream, reason: &str, grace_ms: u64, redirect: String) {
     stream.tell(Frame::Drain(proto::Drain { reason: reason.to_owned(), grace_ms, redirect }));
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_redirect_has_its_code_and_its_detail() {
-        let status = redirect("hub-1:50053".into());
-        assert_eq!(status.code(), Code::FailedPrecondition);
-        let rich = RichStatus::decode(status.details()).unwrap();
-        assert_eq!(rich.code, 9);
-        assert_eq!(rich.details[0].type_url, DETAIL);
-        let redirect = proto::RelayRedirect::decode(rich.details[0].value.as_slice()).unwrap();
-        assert_eq!(redirect.relay_endpoint, "hub-1:50053");
-    }
 }

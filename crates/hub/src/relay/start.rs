@@ -40,15 +40,3 @@ fn returned(hub: &Weak<Hub>, tasks: &Tasks, spoke: &SpokeName) {
         hub.leases.spoke_back(spoke.as_str());
     });
 }
-
-/// The spokes of a node that has none.
-#[cfg(any(test, feature = "testing"))]
-pub fn alone(cluster: Arc<dyn crate::cluster::Cluster>, metrics: &crate::metrics::Metrics) -> Arc<super::spokes::Spokes> {
-    super::spokes::Spokes::new(super::spokes::Parts {
-        settings: super::RelaySettings::default(),
-        address: "127.0.0.1:8201".to_owned(),
-        cluster,
-        metrics: metrics.relay.clone(),
-        tasks: Tasks::new("spokes"),
-    })
-}

@@ -5,16 +5,16 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::pin::Pin;
+use std::sync::Arc;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
-use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::Bytes;
 use futures_util::Stream as FrameStream;
-use holdfast_core::ownership::{SpokeName, Stamp};
 use holdfast_core::Mono;
+use holdfast_core::ownership::{SpokeName, Stamp};
 use holdfast_dbdriver::IdempotencyKey;
 use holdfast_proto::relay::v1 as proto;
 use holdfast_proto::relay::v1::{hub_frame, reply};
@@ -137,7 +137,8 @@ impl Stream {
             cut: birth.cut,
         });
         let ended = Box::pin(stream.ended.clone().cancelled_owned());
-        let outgoing = Outgoing { control: urgent, frames: queued, ended, over: false, stream: Arc::clone(&stream) };
+        let outgoing =
+            Outgoing { control: urgent, frames: queued, ended, over: false, stream: Arc::clone(&stream) };
         (stream, outgoing)
     }
 

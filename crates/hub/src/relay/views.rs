@@ -110,12 +110,7 @@ fn spoke(row: &Row, members: &BTreeMap<String, Member>, active: Option<&str>) ->
     })
 }
 
-fn nodes(
-    hub: &Hub,
-    members: &BTreeMap<String, Member>,
-    rows: &[Row],
-    active: Option<&str>,
-) -> Vec<Value> {
+fn nodes(hub: &Hub, members: &BTreeMap<String, Member>, rows: &[Row], active: Option<&str>) -> Vec<Value> {
     let announced: BTreeMap<String, Option<u64>> = hub.spokes.with_registry(|registry, now| {
         let peers = registry.peers(now);
         peers.map(|peer| (peer.node.to_string(), peer.last_announce.map(|age| age.as_secs()))).collect()

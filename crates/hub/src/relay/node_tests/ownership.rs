@@ -1,0 +1,124 @@
+//! Who owns which stream, across nodes.
+
+use std::sync::atomic::Ordering;
+
+use holdfast_core::ownership::{Lookup, SpokeName};
+use holdfast_proto::relay::v1::hub_frame::Frame;
+use serde_json::Value;
+
+use super::spoke::TestSpoke;
+use super::world::World;
+use crate::relay::views;
+
+fn name(text: &str) -> SpokeName {
+    SpokeName::parse(text).unwrap()
+}
+
+#[tokio::test]
+async fn a_connect_and_a_drop_on_a_standby_are_known_at_once() {
+    // The interval is a minute, so only the announce of the change itself can do it.
+    let world = World::new(3).await;
+    let spoke = world.spoke("spoke-1", 2, 1, 1).await;
+    world.routable("spoke-1").await;
+    let lookup = world.nodes[0].hub.spokes.lookup(&name("spoke-1"));
+    assert!(matches!(lookup, Lookup::Remote(node, _) if node.as_str() == "n2"));
+    drop(spoke);
+    world.until(|w| w.nodes[0].hub.spokes.lookup(&name("spoke-1")) == Lookup::Unknown { lately: true }).await;
+}
+
+#[tokio::test]
+async fn announces_that_were_blocked_are_made_good() {
+    let world = World::new(2).await;
+    world.nodes[1].peers.mute.store(true, Ordering::SeqCst);
+    let _spoke = world.spoke("spoke-1", 1, 1, 1).await;
+    tokio::time::sleep(std::time::Duration::from_millis(300)).await;
+    assert!(!matches!(world.nodes[0].hub.spokes.lookup(&name("spoke-1")), Lookup::Remote(..)));
+    world.nodes[1].peers.mute.store(false, Ordering::SeqCst);
+    world.routable("spoke-1").await;
+}
+
+#[tokio::test]
+async fn the_newest_stream_wins_wherever_it_is_and_the_former_owner_ends_its_own() {
+    let world = World::new(3).await;
+    let credentials = world.credentials("spoke-1");
+    let mut old = TestSpoke::connect(&credentials, 1, world.port, 1, 1).await.unwrap();
+    world.routable("spoke-1").await;
+    let mut newer = TestSpoke::connect(&credentials, 2, world.port, 2, 1).await.unwrap();
+    let Some(Frame::Superseded(superseded)) = old.next().await.unwrap() else { panic!() };
+    assert_eq!(superseded.by_epoch, 2);
+    assert!(old.end().await.is_none());
+    let owner = |w: &World| match w.nodes[0].hub.spokes.lookup(&name("spoke-1")) {
+        Lookup::Remote(node, _) => node.to_string(),
+        Lookup::Local(_) => "n0".into(),
+        _ => String::new(),
+    };
+    world.until(|w| owner(w) == "n2").await;
+    // The active node's own stream is no better than another's.
+    let _own = TestSpoke::connect(&credentials, 0, world.port, 3, 1).await.unwrap();
+    assert!(matches!(newer.next().await.unwrap(), Some(Frame::Superseded(_))));
+    world.until(|w| owner(w) == "n0").await;
+    let _back = TestSpoke::connect(&credentials, 1, world.port, 4, 1).await.unwrap();
+    world.until(|w| owner(w) == "n1").await;
+    world.until(|w| w.nodes.iter().map(|n| n.hub.spokes.open_streams()).sum::<usize>() == 1).await;
+}
+
+#[tokio::test]
+async fn a_new_leader_pulls_every_stream_and_no_stream_notices() {
+    let world = World::new(3).await;
+    let mut streams = Vec::new();
+    for node in 0..3 {
+        streams.push(world.spoke(&format!("spoke-{node}"), node, 1, 1).await);
+    }
+    world.lead(Some(1), 2);
+    for node in 0..3 {
+        let spoke = name(&format!("spoke-{node}"));
+        let known = move |w: &World| {
+            matches!(w.nodes[1].hub.spokes.lookup(&spoke), Lookup::Local(_) | Lookup::Remote(..))
+        };
+        world.until(known).await;
+    }
+    // Demotion forgets what was pulled, not what is there.
+    world.until(|w| w.nodes[0].hub.spokes.lookup(&name("spoke-2")) == Lookup::NotActive).await;
+    assert!(matches!(world.nodes[0].hub.spokes.lookup(&name("spoke-0")), Lookup::Local(_)));
+    for stream in &mut streams {
+        assert!(stream.is_quiet().await);
+    }
+}
+
+#[tokio::test]
+async fn the_view_shows_every_node_and_the_owner_of_each_spoke() {
+    let world = World::new(3).await;
+    let _a = world.spoke("spoke-b", 0, 1, 1).await;
+    let _b = world.spoke("spoke-a", 2, 9, 1).await;
+    world.routable("spoke-a").await;
+    let view = Value::Object(views::view(&world.nodes[0].hub));
+    assert_eq!(view["connected_count"], 2);
+    assert_eq!((&view["healthy_count"], &view["stale_after_seconds"]), (&2.into(), &45.into()));
+    assert_eq!((&view["listener_port"], &view["partial"]), (&world.port.into(), &false.into()));
+    let spokes = view["spokes"].as_array().unwrap();
+    let shown: Vec<_> = spokes
+        .iter()
+        .map(|s| (s["name"].as_str().unwrap(), s["node_id"].as_str().unwrap(), s["node_is_active"] == true))
+        .collect();
+    assert_eq!(shown, [("spoke-a", "n2", false), ("spoke-b", "n0", true)]);
+    let remote = &spokes[0];
+    assert_eq!((&remote["session_epoch"], &remote["node_reachable"]), (&9.into(), &true.into()));
+    assert_eq!(remote["node_cluster_addr"], world.nodes[2].address);
+    assert!(remote["cert_not_after"].as_i64().unwrap() > crate::wall::now_unix());
+    assert!(remote["connected_at_unix"].as_i64().unwrap() <= crate::wall::now_unix());
+    let nodes = view["hub_nodes"].as_array().unwrap();
+    let shown: Vec<_> = nodes
+        .iter()
+        .map(|n| (n["node_id"].as_str().unwrap(), n["spoke_count"].as_u64().unwrap(), n["is_active"] == true))
+        .collect();
+    assert_eq!(shown, [("n0", 1, true), ("n1", 0, false), ("n2", 1, false)]);
+    assert_eq!(view["hub_node_count"], 3);
+    // A standby asks the active node, and shows its own streams when that does not answer.
+    let calls = world.nodes[2].hub.spokes.calls().unwrap();
+    let listed = calls.list(&world.nodes[0].address, holdfast_core::Term::new(1)).await.unwrap();
+    let listed: Value = serde_json::from_slice(&listed).unwrap();
+    assert_eq!(listed["connected_count"], 2);
+    let partial = Value::Object(views::view(&world.nodes[2].hub));
+    assert_eq!((&partial["partial"], &partial["connected_count"]), (&true.into(), &1.into()));
+    assert_eq!(partial["hub_node_count"], 3);
+}

@@ -1,0 +1,157 @@
+//! What one node does with the streams that end on it.
+
+use holdfast_core::ownership::{Lookup, SpokeName};
+use holdfast_proto::relay::v1 as proto;
+use holdfast_proto::relay::v1::hub_frame::Frame;
+use holdfast_proto::relay::v1::spoke_frame::Frame as Out;
+use tonic::Code;
+
+use super::spoke::{TestSpoke, dial, hello};
+use super::world::{SOON, World};
+use crate::relay::RelaySettings;
+use crate::relay::record::DENIED;
+use crate::relay::{leave, record};
+
+#[tokio::test]
+async fn a_spoke_is_welcomed_and_its_heartbeats_are_answered() {
+    let world = World::new(1).await;
+    let mut spoke = world.spoke("spoke-1", 0, 7, 1).await;
+    let welcome = &spoke.welcome;
+    assert_eq!((welcome.node_id.as_str(), welcome.heartbeat_interval_ms), ("n0", 15_000));
+    assert_eq!((welcome.keepalive_interval_ms, welcome.keepalive_timeout_ms), (10_000, 10_000));
+    assert_eq!(welcome.hub_endpoints, [format!("127.0.0.1:{}", world.port)]);
+    spoke.send(Out::Heartbeat(proto::Heartbeat { seq: 41, running: 0, queued: 0 })).await;
+    assert_eq!(spoke.next().await.unwrap(), Some(Frame::HeartbeatAck(proto::HeartbeatAck { seq: 41 })));
+    spoke.send(Out::TokenRequest(proto::TokenRequest { audience: "x".into() })).await;
+    let Some(Frame::Token(token)) = spoke.next().await.unwrap() else { panic!() };
+    assert_eq!(token.error, "unknown audience");
+    spoke.send(Out::Goodbye(proto::Goodbye { reason: "test".into() })).await;
+    let name = SpokeName::parse("spoke-1").unwrap();
+    world.until(|w| w.nodes[0].hub.spokes.lookup(&name) == Lookup::Unknown { lately: true }).await;
+    drop(spoke);
+    world.until(|w| w.nodes[0].hub.spokes.open_streams() == 0).await;
+}
+
+#[tokio::test]
+async fn hello_comes_first_and_is_understood() {
+    let world = World::new(1).await;
+    let credentials = world.credentials("spoke-1");
+    let heartbeat = Some(proto::SpokeFrame { frame: Some(Out::Heartbeat(proto::Heartbeat::default())) });
+    let mut other = hello(1, 1);
+    if let Some(Out::Hello(hello)) = &mut other.frame {
+        hello.protocol = 2;
+    }
+    let mut no_boot = hello(1, 1);
+    if let Some(Out::Hello(hello)) = &mut no_boot.frame {
+        hello.boot_id = bytes::Bytes::from_static(b"short");
+    }
+    for first in [heartbeat, Some(other), Some(no_boot)] {
+        let refused = dial(&credentials, 0, world.port, first).await.unwrap_err();
+        assert_eq!(refused.code(), Code::InvalidArgument, "{refused:?}");
+    }
+    assert_eq!(world.nodes[0].hub.spokes.open_streams(), 0);
+}
+
+#[tokio::test]
+async fn accepting_a_stream_writes_nothing() {
+    let world = World::new(1).await;
+    let storage = &world.nodes[0].hub.storage;
+    let keys = || {
+        let keys = storage.scan_keys("", None, usize::MAX).unwrap();
+        keys.iter()
+            .map(|key| (key.clone(), storage.store().read(key).unwrap().map(|v| v.version)))
+            .collect::<Vec<_>>()
+    };
+    let before = keys();
+    for epoch in 1..=20 {
+        let _spoke = world.spoke("spoke-1", 0, epoch, 1).await;
+    }
+    assert_eq!(keys(), before);
+}
+
+#[tokio::test]
+async fn a_newer_dial_takes_over_and_an_older_one_is_refused() {
+    let world = World::new(1).await;
+    let mut first = world.spoke("spoke-1", 0, 5, 1).await;
+    let second = world.spoke("spoke-1", 0, 6, 1).await;
+    let Some(Frame::Superseded(superseded)) = first.next().await.unwrap() else { panic!() };
+    assert_eq!((superseded.by_epoch, superseded.alive), (6, true));
+    assert!(first.end().await.is_none());
+    let mut late = world.spoke("spoke-1", 0, 5, 2).await;
+    let Some(Frame::Superseded(superseded)) = late.next().await.unwrap() else { panic!() };
+    assert_eq!(
+        (superseded.by_epoch, superseded.by_boot_id.as_ref(), superseded.alive),
+        (6, &[1; 16][..], true)
+    );
+    assert!(late.end().await.is_none());
+    world.until(|w| w.nodes[0].hub.spokes.open_streams() == 1).await;
+    let held = world.nodes[0].hub.spokes.local(&SpokeName::parse("spoke-1").unwrap()).unwrap();
+    assert_eq!(held.stamp.epoch.into_inner(), 6);
+    drop(second);
+    world.until(|w| w.nodes[0].hub.spokes.open_streams() == 0).await;
+}
+
+#[tokio::test]
+async fn names_in_frames_say_nothing_and_a_denied_one_is_gone_from_every_node() {
+    let world = World::new(2).await;
+    let mut spoke = world.spoke("spoke-1", 1, 1, 1).await;
+    let denied = record::DeniedRecord { reason: "lost".into(), created_unix: 0 };
+    world.nodes[0].hub.storage.put(&format!("{DENIED}spoke-1"), &denied).await.unwrap();
+    let ended = spoke.end().await.unwrap();
+    assert_eq!((ended.code(), ended.message()), (Code::PermissionDenied, "spoke \"spoke-1\" is denied"));
+    world.until(|w| w.nodes[1].hub.spokes.open_streams() == 0).await;
+}
+
+#[tokio::test]
+async fn a_node_that_takes_leave_tells_its_spokes_and_closes_its_port() {
+    let world = World::new(2).await;
+    let mut spoke = world.spoke("spoke-1", 1, 1, 1).await;
+    let hub = &world.nodes[1].hub;
+    leave::tell(hub, "hub node sealed");
+    let Some(Frame::Drain(drain)) = spoke.next().await.unwrap() else { panic!() };
+    assert_eq!((drain.reason.as_str(), drain.redirect.as_str()), ("hub node sealed", ""));
+    assert!(drain.grace_ms >= 1000);
+    let refused = world.until(|_| std::net::TcpStream::connect(("127.0.0.2", world.port)).is_err());
+    refused.await;
+    leave::end(hub, "hub node sealed").await;
+    let ended = spoke.end().await.unwrap();
+    assert_eq!((ended.code(), ended.message()), (Code::Unavailable, "hub node sealed"));
+    assert_eq!(hub.spokes.open_streams(), 0);
+}
+
+#[tokio::test]
+async fn a_spoke_that_moves_in_time_is_not_cut() {
+    let world = World::new(2).await;
+    let credentials = world.credentials("spoke-1");
+    let mut old = TestSpoke::connect(&credentials, 1, world.port, 1, 1).await.unwrap();
+    world.routable("spoke-1").await;
+    leave::tell(&world.nodes[1].hub, "hub node shutting down");
+    let Some(Frame::Drain(_)) = old.next().await.unwrap() else { panic!() };
+    let new = TestSpoke::connect(&credentials, 0, world.port, 2, 1).await.unwrap();
+    let Some(Frame::Superseded(superseded)) = old.next().await.unwrap() else { panic!() };
+    assert_eq!(superseded.by_epoch, 2);
+    assert!(old.end().await.is_none());
+    world.until(|w| w.nodes[1].hub.spokes.open_streams() == 0).await;
+    drop(new);
+}
+
+#[tokio::test]
+async fn a_pinned_standby_refuses_with_the_place_to_dial_and_records_nothing() {
+    let pin = |settings| RelaySettings { pin_spokes_to_active: true, ..settings };
+    let world = World::with(2, pin).await;
+    let credentials = world.credentials("spoke-1");
+    let refused = dial(&credentials, 1, world.port, Some(hello(1, 1))).await.unwrap_err();
+    // The leader's cluster host and our own port.
+    let endpoint = format!("127.0.0.1:{}", world.port);
+    assert_eq!(holdfast_proto::redirect_of(&refused), Some(endpoint));
+    assert_eq!(world.nodes[1].hub.spokes.open_streams(), 0);
+    let mut on_active = world.spoke("spoke-1", 0, 2, 1).await;
+    // A new leader: the old one's spokes are told to move, and go on being served meanwhile.
+    world.lead(Some(1), 2);
+    let Some(Frame::Drain(drain)) = on_active.next().await.unwrap() else { panic!() };
+    assert_eq!(drain.redirect, format!("127.0.0.1:{}", world.port));
+    world.lead(None, 2);
+    let refused = dial(&credentials, 1, world.port, Some(hello(3, 1))).await.unwrap_err();
+    assert_eq!(refused.code(), Code::Unavailable);
+    let _ = SOON;
+}

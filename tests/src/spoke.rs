@@ -1,0 +1,262 @@
+//! Real spokes, and a balancer that puts each dial on the node that a scenario picks.
+
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::Arc;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use nix::sys::signal::Signal;
+use serde_json::{Value, json};
+use tempfile::TempDir;
+
+use crate::cli::Cli;
+use crate::db::{ADMIN, ADMIN_PASSWORD, PostgresServer};
+use crate::eventually_async;
+use crate::hub::{Cluster, PATIENCE};
+use crate::process::{Process, binary, free_port};
+
+/// The address of the balancer: not one of the nodes', which share its port.
+pub const BALANCER: &str = "127.0.0.100";
+
+/// The relay of a cluster, set up.
+pub struct Relay {
+    /// The port for spokes, the same on every node and at the balancer.
+    pub port: u16,
+    /// The pin of the authority.
+    pub pin: String,
+    /// What stands before the nodes.
+    pub balancer: Balancer,
+}
+
+impl Relay {
+    /// Mounts the relay, makes its authority and waits until every node listens.
+    pub async fn set_up(cluster: &Cluster) -> Self {
+        let port = free_port();
+        let api = cluster.api(cluster.active().await);
+        api.put("sys/mounts/relay", json!({"type": "relay"})).await.expect(204);
+        let hosts: Vec<_> = cluster.nodes.iter().map(crate::hub::Node::relay_host).collect();
+        let body = json!({"hub_endpoint": format!("{BALANCER}:{port}"), "hub_ip_sans": hosts});
+        let pin = api.put("relay/ca/init", body).await.expect(200).text("ca_cert_hash");
+        let backends = hosts.iter().map(|host| format!("{host}:{port}").parse().unwrap()).collect();
+        let relay = Self { port, pin, balancer: Balancer::start(port, backends) };
+        relay.wait_listening(cluster).await;
+        relay
+    }
+
+    /// Waits until every node takes spokes.
+    pub async fn wait_listening(&self, cluster: &Cluster) {
+        for node in &cluster.nodes {
+            let address = format!("{}:{}", node.relay_host(), self.port);
+            eventually_async(PATIENCE, "the node takes spokes", || async {
+                TcpStream::connect(&address).is_ok().then_some(())
+            })
+            .await;
+        }
+    }
+
+    /// Whether a node takes connections of spokes.
+    pub fn listens(&self, cluster: &Cluster, node: usize) -> bool {
+        TcpStream::connect((cluster.nodes[node].relay_host(), self.port)).is_ok()
+    }
+
+    /// Where a node takes spokes.
+    pub fn address(&self, cluster: &Cluster, node: usize) -> String {
+        format!("{}:{}", cluster.nodes[node].relay_host(), self.port)
+    }
+
+    /// Where the balancer is.
+    pub fn shared(&self) -> String {
+        format!("{BALANCER}:{}", self.port)
+    }
+
+    /// A spoke that has joined and does not run yet.
+    pub async fn join(&self, cluster: &Cluster, name: &str) -> Spoke {
+        let active = cluster.active().await;
+        let token = cluster.api(active).put("relay/bootstrap-tokens", json!({})).await.expect(200).text("token");
+        let dir = TempDir::new().unwrap();
+        let credentials = dir.path().join("credentials");
+        let line = format!(
+            "relay join -hub-addr={} -hub-cert-hash={} -token={token} -spoke-name={name} -credentials-dir={}",
+            cluster.nodes[active].url(),
+            self.pin,
+            credentials.display()
+        );
+        Cli::new(&cluster.nodes[active].url()).run(&line).await.expect(0);
+        Spoke { name: name.to_owned(), credentials, log: dir.path().join("log"), process: None, dir }
+    }
+
+    /// A spoke that runs behind the balancer and lands on a node.
+    pub async fn spoke_on(&self, cluster: &Cluster, name: &str, node: usize) -> Spoke {
+        let mut spoke = self.join(cluster, name).await;
+        self.balancer.pick(node);
+        spoke.start(&self.shared(), &[]);
+        owned(cluster, name, node).await;
+        spoke
+    }
+}
+
+/// The entry of a spoke in a view, asked through a node.
+pub async fn entry(cluster: &Cluster, through: usize, name: &str) -> Option<Value> {
+    let reply = cluster.api(through).get("relay/spokes").await;
+    let spokes = reply.body["data"]["spokes"].as_array()?.clone();
+    spokes.into_iter().find(|spoke| spoke["name"] == name)
+}
+
+/// Waits until the active node knows that a spoke's stream is on a node.
+pub async fn owned(cluster: &Cluster, name: &str, node: usize) {
+    eventually_async(PATIENCE, "the spoke is where it should be", || async {
+        let active = cluster.active().await;
+        let entry = entry(cluster, active, name).await?;
+        (entry["node_id"] == cluster.nodes[node].id.as_str()).then_some(())
+    })
+    .await;
+}
+
+/// Writes a connection `pg` of a PostgreSQL that a spoke reaches, and a role `app`.
+pub async fn setup_remote(cluster: &Cluster, through: usize, database: &PostgresServer, spoke: &str, ttl: &str) {
+    let api = cluster.api(through);
+    api.put("sys/mounts/database", json!({"type": "database"})).await.expect(204);
+    api.put("database/config/pg", remote_config(database, spoke)).await.expect(204);
+    let role = json!({
+        "db_name": "pg", "default_ttl": ttl, "max_ttl": "24h", "creation_statements": crate::api::CREATE_ROLE,
+    });
+    api.put("database/roles/app", role).await.expect(204);
+}
+
+/// The configuration of a PostgreSQL that a spoke reaches.
+pub fn remote_config(database: &PostgresServer, spoke: &str) -> Value {
+    json!({
+        "plugin_name": "remote-postgres-plugin", "spoke_name": spoke, "allowed_roles": "*",
+        "connection_url": database.url_template(), "username": ADMIN, "password": ADMIN_PASSWORD,
+    })
+}
+
+/// A spoke.
+pub struct Spoke {
+    /// Its name.
+    pub name: String,
+    /// Its credentials.
+    pub credentials: PathBuf,
+    log: PathBuf,
+    process: Option<Process>,
+    dir: TempDir,
+}
+
+impl Spoke {
+    /// Starts the daemon towards one address or several, separated by commas.
+    pub fn start(&mut self, servers: &str, more: &[&str]) {
+        let mut command = Command::new(binary());
+        command.args(["relay", "run"]).arg(format!("-server={servers}"));
+        command.arg(format!("-credentials-dir={}", self.credentials.display())).args(more);
+        self.process = Some(Process::start(&mut command, &self.log));
+    }
+
+    /// The running process.
+    pub fn process(&mut self) -> &mut Process {
+        self.process.as_mut().expect("the spoke is started")
+    }
+
+    /// `kill -9`.
+    pub fn kill(&mut self) {
+        self.process().kill();
+    }
+
+    /// Ends the daemon as an operator does, and gives its exit code.
+    pub fn stop(&mut self) -> Option<i32> {
+        self.process().signal(Signal::SIGTERM);
+        self.process().wait(PATIENCE).code()
+    }
+
+    /// Its folder.
+    pub fn dir(&self) -> &Path {
+        self.dir.path()
+    }
+
+    /// Everything it printed.
+    pub fn log(&self) -> String {
+        String::from_utf8_lossy(&std::fs::read(&self.log).unwrap_or_default()).into_owned()
+    }
+}
+
+/// A TCP balancer that puts each new connection on the node that was picked.
+pub struct Balancer {
+    shared: Arc<Shared>,
+    address: SocketAddr,
+}
+
+struct Shared {
+    backends: Vec<SocketAddr>,
+    picked: Mutex<Option<usize>>,
+    open: Mutex<Vec<TcpStream>>,
+    over: AtomicBool,
+}
+
+impl Balancer {
+    /// Listens at [`BALANCER`] on a port, in front of these backends; the first is picked.
+    pub fn start(port: u16, backends: Vec<SocketAddr>) -> Self {
+        let listener = TcpListener::bind((BALANCER, port)).unwrap();
+        let address = listener.local_addr().unwrap();
+        let shared = Arc::new(Shared {
+            backends,
+            picked: Mutex::new(Some(0)),
+            open: Mutex::default(),
+            over: AtomicBool::new(false),
+        });
+        let own = Arc::clone(&shared);
+        std::thread::spawn(move || accept(&listener, &own));
+        Self { shared, address }
+    }
+
+    /// Puts what is dialled from now on on a node.
+    pub fn pick(&self, node: usize) {
+        *self.shared.picked.lock().unwrap() = Some(node);
+    }
+
+    /// Refuses what is dialled from now on.
+    pub fn refuse(&self) {
+        *self.shared.picked.lock().unwrap() = None;
+    }
+
+    /// Breaks every connection.
+    pub fn cut(&self) {
+        for stream in self.shared.open.lock().unwrap().drain(..) {
+            let _ = stream.shutdown(Shutdown::Both);
+        }
+    }
+}
+
+impl Drop for Balancer {
+    fn drop(&mut self) {
+        self.shared.over.store(true, Ordering::SeqCst);
+        self.cut();
+        // Wakes the accept loop.
+        let _ = TcpStream::connect_timeout(&self.address, Duration::from_secs(1));
+    }
+}
+
+fn accept(listener: &TcpListener, shared: &Arc<Shared>) {
+    for stream in listener.incoming() {
+        if shared.over.load(Ordering::SeqCst) {
+            return;
+        }
+        let Ok(near) = stream else { continue };
+        let Some(node) = *shared.picked.lock().unwrap() else { continue };
+        let Ok(far) = TcpStream::connect(shared.backends[node]) else { continue };
+        for stream in [&near, &far] {
+            let _ = stream.set_nodelay(true);
+            shared.open.lock().unwrap().push(stream.try_clone().unwrap());
+        }
+        let (near_out, far_out) = (near.try_clone().unwrap(), far.try_clone().unwrap());
+        std::thread::spawn(move || copy(near, far_out));
+        std::thread::spawn(move || copy(far, near_out));
+    }
+}
+
+fn copy(mut from: TcpStream, mut to: TcpStream) {
+    let _ = std::io::copy(&mut from, &mut to);
+    let _ = to.shutdown(Shutdown::Both);
+    let _ = from.shutdown(Shutdown::Both);
+}
