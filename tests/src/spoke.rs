@@ -75,7 +75,8 @@ impl Relay {
     /// A spoke that has joined and does not run yet.
     pub async fn join(&self, cluster: &Cluster, name: &str) -> Spoke {
         let active = cluster.active().await;
-        let token = cluster.api(active).put("relay/bootstrap-tokens", json!({})).await.expect(200).text("token");
+        let token =
+            cluster.api(active).put("relay/bootstrap-tokens", json!({})).await.expect(200).text("token");
         let dir = TempDir::new().unwrap();
         let credentials = dir.path().join("credentials");
         let line = format!(
@@ -116,7 +117,13 @@ pub async fn owned(cluster: &Cluster, name: &str, node: usize) {
 }
 
 /// Writes a connection `pg` of a PostgreSQL that a spoke reaches, and a role `app`.
-pub async fn setup_remote(cluster: &Cluster, through: usize, database: &PostgresServer, spoke: &str, ttl: &str) {
+pub async fn setup_remote(
+    cluster: &Cluster,
+    through: usize,
+    database: &PostgresServer,
+    spoke: &str,
+    ttl: &str,
+) {
     let api = cluster.api(through);
     api.put("sys/mounts/database", json!({"type": "database"})).await.expect(204);
     api.put("database/config/pg", remote_config(database, spoke)).await.expect(204);

@@ -47,7 +47,8 @@ pub fn hub_over(store: &Arc<MemoryStore>, cluster: Arc<FakeCluster>) -> Arc<Hub>
 
 /// Services over a given storage and cluster.
 pub fn hub_with(storage: Storage, cluster: Arc<FakeCluster>) -> Arc<Hub> {
-    hub_node(storage, cluster, RelaySettings::default(), "127.0.0.1:8201")
+    let relay = RelaySettings { bind: "127.0.0.1".into(), ..RelaySettings::default() };
+    hub_node(storage, cluster, relay, "127.0.0.1:8201")
 }
 
 /// Services over a given storage and cluster, of a node whose relay is set up so and whose cluster port is there.

@@ -30,7 +30,10 @@ pub struct Pings<S> {
 impl<S> Pings<S> {
     /// Watches the side of the server of a fresh connection: no two pings may be closer than `least`.
     pub const fn new(stream: S, least: Duration) -> Self {
-        Self { stream, watch: Watch { least, skip: PREFACE, header: [0; HEADER], have: 0, last: None, early: 0 } }
+        Self {
+            stream,
+            watch: Watch { least, skip: PREFACE, header: [0; HEADER], have: 0, last: None, early: 0 },
+        }
     }
 }
 

@@ -112,7 +112,6 @@ impl Peers for WiredPeers {
         Err(SendError { failure: Failure::DialFailed, cause: "nobody is there".into() })
     }
 
-
     async fn shutdown(&self) {}
 }
 

@@ -27,6 +27,7 @@ use tower_service::Service as _;
 
 use super::authority::Authority;
 use super::gateway::{Gateway, Session, denied_status};
+use super::identity::Endpoint;
 use super::settings::MAX_FRAME;
 use crate::hub::Hub;
 
@@ -38,8 +39,12 @@ const MAX_CONNECTIONS: usize = 16_384;
 const MAX_STREAMS: u32 = 8;
 /// A spoke that pings faster is cut off; a little less than the 5 s that it may, for the way.
 const LEAST_PING: Duration = Duration::from_millis(4500);
-/// How long after a failed bind the port is tried again.
+/// How long after a first failed bind the port is tried again, and after later ones.
+const SOON: Duration = Duration::from_millis(250);
 const AGAIN: Duration = Duration::from_secs(2);
+
+/// How often it is looked where spokes may dial the other nodes.
+const LOOK: Duration = Duration::from_secs(5);
 
 /// What one open port needs.
 struct Port {
@@ -54,15 +59,20 @@ pub async fn run(hub: Arc<Hub>, tasks: Tasks) {
     let mut authority = hub.relay.authority.watch();
     let mut listener = hub.relay.listener.watch();
     let mut accepting: Option<CancellationToken> = None;
+    let mut failures = 0_u32;
     loop {
         authority.mark_unchanged();
         listener.mark_unchanged();
-        let failed = settle(&hub, &tasks, &mut accepting);
+        let settled = settle(&hub, &tasks, &mut accepting);
+        failures = if settled.is_ok() { 0 } else { failures.saturating_add(1) };
+        note(&hub, settled, failures);
         end_denied(&hub);
+        tell_hosts(&hub);
         let retry = async {
-            match failed {
-                true => tokio::time::sleep(AGAIN).await,
-                false => std::future::pending().await,
+            match failures {
+                0 => std::future::pending().await,
+                1 => tokio::time::sleep(SOON).await,
+                _ => tokio::time::sleep(AGAIN).await,
             }
         };
         tokio::select! {
@@ -70,15 +80,22 @@ pub async fn run(hub: Arc<Hub>, tasks: Tasks) {
             changed = authority.changed() => if changed.is_err() { return },
             changed = listener.changed() => if changed.is_err() { return },
             () = retry => {}
+            () = tokio::time::sleep(LOOK) => {}
         }
     }
 }
 
-/// Opens, moves or closes the port. Says whether that failed.
-fn settle(hub: &Arc<Hub>, tasks: &Tasks, accepting: &mut Option<CancellationToken>) -> bool {
+/// The hub's certificate is for the places where the nodes say that spokes dial them.
+fn tell_hosts(hub: &Hub) {
+    let endpoints = hub.spokes.endpoints();
+    let hosts = endpoints.iter().filter_map(|text| Endpoint::parse(text).ok()).map(|endpoint| endpoint.host);
+    hub.relay.tell_hosts(hosts.collect());
+}
+
+/// Opens, moves or closes the port.
+fn settle(hub: &Arc<Hub>, tasks: &Tasks, accepting: &mut Option<CancellationToken>) -> io::Result<()> {
     let relay = &hub.relay;
     let wanted = relay.authority.current().map(|identity| identity.port());
-    let own = &hub.spokes.own;
     let Some(port) = wanted.filter(|_| !hub.spokes.is_draining()) else {
         if let Some(accepting) = accepting.take() {
             accepting.cancel();
@@ -88,46 +105,33 @@ fn settle(hub: &Arc<Hub>, tasks: &Tasks, accepting: &mut Option<CancellationToke
             let gone = || Status::unavailable("there is no relay any more");
             hub.spokes.streams().iter().for_each(|stream| hub.spokes.end(stream, gone()));
         }
-        return false;
+        return Ok(());
     };
     if relay.listener.port() != Some(port) {
-        match relay.listener.bind(port) {
-            Ok(bound) => relay.listener.adopt(bound),
-            Err(error) => return failed(hub, port, &error),
-        }
+        relay.listener.adopt(relay.listener.bind(port)?);
     }
-    let Some(socket) = relay.listener.take() else { return false };
+    let Some(socket) = relay.listener.take() else { return Ok(()) };
     if let Some(former) = accepting.take() {
         former.cancel();
     }
-    let started = relay.authority.tls().map_err(io::Error::other).and_then(|tls| {
-        let listener = TcpListener::from_std(socket)?;
-        let room = Arc::new(Semaphore::new(MAX_CONNECTIONS));
-        let port =
-            Port { hub: Arc::clone(hub), acceptor: TlsAcceptor::from(tls), tasks: tasks.clone(), room };
-        let stop = tasks.token().child_token();
-        let accept = accept(listener, Arc::new(port), stop.clone());
-        tasks.spawn("spoke-accept", accept);
-        Ok(stop)
-    });
-    match started {
-        Ok(stop) => {
-            *accepting = Some(stop);
-            hub.spokes.note(own, "", "");
-            tracing::info!(port, "spokes are taken");
-            false
-        }
-        Err(error) => failed(hub, port, &error),
-    }
+    let tls = relay.authority.tls().map_err(io::Error::other)?;
+    let listener = TcpListener::from_std(socket)?;
+    let room = Arc::new(Semaphore::new(MAX_CONNECTIONS));
+    let open = Port { hub: Arc::clone(hub), acceptor: TlsAcceptor::from(tls), tasks: tasks.clone(), room };
+    let stop = tasks.token().child_token();
+    tasks.spawn("spoke-accept", accept(listener, Arc::new(open), stop.clone()));
+    *accepting = Some(stop);
+    tracing::info!(port, "spokes are taken");
+    Ok(())
 }
 
-fn failed(hub: &Hub, port: u16, error: &io::Error) -> bool {
-    let own = &hub.spokes.own;
-    if hub.spokes.listener_error(own) != error.to_string() {
-        tracing::error!(port, %error, "the port for spokes cannot be opened; it is tried again");
+/// The first failure may be that of a port which is bound for an authority that is being made.
+fn note(hub: &Hub, settled: io::Result<()>, failures: u32) {
+    let error = settled.err().map(|error| error.to_string()).unwrap_or_default();
+    if failures == 2 {
+        tracing::error!(error, "the port for spokes cannot be opened; it is tried again");
     }
-    hub.spokes.note(own, "", &error.to_string());
-    true
+    hub.spokes.note(&hub.spokes.own, "", &error);
 }
 
 /// Ends the streams of spokes whose name was denied.
@@ -209,7 +213,10 @@ async fn serve(port: &Port, stream: TcpStream, address: SocketAddr) {
         .max_concurrent_streams(MAX_STREAMS)
         .initial_stream_window_size(1 << 20)
         .initial_connection_window_size(2 << 20)
-        .serve_connection(TokioIo::new(Stalling::new(Pings::new(stream, LEAST_PING), interval + patience)), calls);
+        .serve_connection(
+            TokioIo::new(Stalling::new(Pings::new(stream, LEAST_PING), interval + patience)),
+            calls,
+        );
     let mut connection = pin!(connection);
     let ended = tokio::select! {
         ended = connection.as_mut() => ended,
