@@ -26,6 +26,15 @@ pub enum Relay {
     /// Renew the certificate of a spoke once, with a new key.
     #[command(after_help = "Example:\n  holdfast relay renew -server=hub.example:50053 -ttl=720h")]
     Renew(RenewArgs),
+    /// The spokes of the whole cluster, and the node that holds the stream of each.
+    #[command(after_help = "Example:\n  holdfast relay list -format=json")]
+    List {
+        #[command(flatten)]
+        place: Place,
+        /// How the list is printed.
+        #[arg(long, value_enum, default_value_t)]
+        format: Format,
+    },
     /// Bootstrap tokens.
     #[command(subcommand)]
     Token(RelayToken),

@@ -46,6 +46,9 @@ const AGAIN: Duration = Duration::from_secs(2);
 /// How often it is looked where spokes may dial the other nodes.
 const LOOK: Duration = Duration::from_secs(5);
 
+/// How long a connection that is ended may take over what is left to send.
+const LINGER: Duration = Duration::from_millis(150);
+
 /// What one open port needs.
 struct Port {
     hub: Arc<Hub>,
@@ -220,7 +223,11 @@ async fn serve(port: &Port, stream: TcpStream, address: SocketAddr) {
     let mut connection = pin!(connection);
     let ended = tokio::select! {
         ended = connection.as_mut() => ended,
-        () = cut.cancelled() => Ok(()),
+        () = cut.cancelled() => {
+            // What was said last may still lie in a buffer.
+            connection.as_mut().graceful_shutdown();
+            timeout(LINGER, connection).await.unwrap_or(Ok(()))
+        }
         () = port.tasks.cancelled() => Ok(()),
     };
     if let Err(error) = ended {

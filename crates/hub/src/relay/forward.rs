@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use holdfast_core::ownership::registry::Event as Told;
 use holdfast_core::ownership::resolve::{Effect, Event, Failure, Refusal, Resolve, Timing};
-use holdfast_core::ownership::{NodeName, SpokeName, Stamp};
+use holdfast_core::ownership::{Lookup, NodeName, SpokeName, Stamp};
 use tokio::time::Instant;
 
 use super::failure::CommandFailure;
@@ -71,7 +71,13 @@ async fn resolve(spokes: &Spokes, spoke: &SpokeName, order: Order, deadline: Ins
     let mut machine = Resolve::new(Timing::default(), spokes.now().after(left), false);
     let mut looks = spokes.looks();
     let mut way = Way { spokes, spoke, order, deadline, route: Route::Local, failed: None };
-    let mut next = Event::Look(spokes.lookup(spoke));
+    let mut first = spokes.lookup(spoke);
+    if first == Lookup::NotActive {
+        // Leadership may be newer than the registry knows.
+        spokes.look();
+        first = spokes.lookup(spoke);
+    }
+    let mut next = Event::Look(first);
     let answer = loop {
         let mut effects = Vec::new();
         machine.on(spokes.now(), next, &mut effects);

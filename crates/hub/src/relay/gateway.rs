@@ -142,6 +142,15 @@ impl Gateway {
 
     /// Signs beside the reading, so that it holds nothing up.
     fn renew(&self, stream: &Arc<Stream>, request: proto::Renew) {
+        if !stream.begin_renewal() {
+            let error = "a renewal is under way".to_owned();
+            let request_id = request.request_id;
+            return stream.tell(Frame::Renewed(proto::Renewed {
+                request_id,
+                error,
+                ..proto::Renewed::default()
+            }));
+        }
         let (hub, stream) = (Arc::clone(&self.hub), Arc::clone(stream));
         let tasks = self.hub.spokes.tasks.clone();
         tasks.spawn_until_cancelled("renew", async move {
@@ -155,6 +164,7 @@ impl Gateway {
                 }
                 Err(error) => renewed.error = error,
             }
+            stream.end_renewal();
             stream.tell(Frame::Renewed(renewed));
         });
     }

@@ -30,9 +30,9 @@ use super::stream::{End, Stream};
 use crate::cluster::Cluster;
 
 /// How long a stream whose spoke is moving may finish what is under way; with the last words inside a second.
-const FINISH: Duration = Duration::from_millis(800);
+const FINISH: Duration = Duration::from_millis(600);
 /// How long last words may take.
-const LAST_WORDS: Duration = Duration::from_millis(150);
+const LAST_WORDS: Duration = Duration::from_millis(250);
 /// How often the membership and the gauges are looked at.
 const LOOK: Duration = Duration::from_secs(1);
 /// Spokes that wait to be told of to the leases.
@@ -160,16 +160,27 @@ impl Spokes {
         let mut every = tokio::time::interval(LOOK);
         every.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         loop {
-            views.mark_unchanged();
-            self.look();
             let due = self.next_deadline();
             tokio::select! {
-                changed = views.changed() => if changed.is_err() { return },
+                changed = views.changed() => match changed {
+                    Ok(()) => self.look(),
+                    Err(_) => return,
+                },
+                // Nothing but the deadline is new.
                 () = self.moved.notified() => {}
-                () = self.clock.sleep_until(due) => {}
-                _ = every.tick() => self.measure(),
+                () = self.clock.sleep_until(due) => self.tick(),
+                _ = every.tick() => {
+                    self.look();
+                    self.measure();
+                }
             }
         }
+    }
+
+    fn tick(&self) {
+        let mut machines = self.machines.lock();
+        self.feed(&mut machines, registry::Event::Tick);
+        self.feed_announcer(&mut machines, announcer::Event::Tick);
     }
 
     /// The stream of a spoke on this node.

@@ -82,6 +82,7 @@ pub struct Stream {
     last_seen: AtomicU64,
     cert_not_after: AtomicI64,
     leaving: AtomicBool,
+    renewing: AtomicBool,
     end: OnceLock<End>,
     ended: CancellationToken,
     /// Everything that was to go out has gone, or never will.
@@ -131,6 +132,7 @@ impl Stream {
             last_seen: AtomicU64::new(millis(birth.now)),
             cert_not_after: AtomicI64::new(birth.cert_not_after),
             leaving: AtomicBool::new(false),
+            renewing: AtomicBool::new(false),
             end: OnceLock::new(),
             ended: CancellationToken::new(),
             flushed: CancellationToken::new(),
@@ -243,6 +245,16 @@ impl Stream {
     /// Takes no new commands; those under way go on.
     pub fn leave(&self) {
         self.leaving.store(true, Ordering::Release);
+    }
+
+    /// Takes the one place for a renewal; false while another is under way.
+    pub fn begin_renewal(&self) -> bool {
+        !self.renewing.swap(true, Ordering::AcqRel)
+    }
+
+    /// Gives it back.
+    pub fn end_renewal(&self) {
+        self.renewing.store(false, Ordering::Release);
     }
 
     /// Ends the stream: what waits to go out is dropped but for words of parting, and every waiter is let go.

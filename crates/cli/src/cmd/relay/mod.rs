@@ -3,6 +3,7 @@
 mod ca;
 mod init;
 mod join;
+mod list;
 mod token;
 
 use std::process::ExitCode;
@@ -20,6 +21,7 @@ pub async fn run(session: &Session, command: Relay) -> Outcome {
         Relay::Join(args) => join::run(session, args).await,
         // Daemon and renewal talk to the spoke port and need no client.
         Relay::Run(_) | Relay::Renew(_) => Ok(ExitCode::SUCCESS),
+        Relay::List { place, format } => list::run(session, &place, format).await,
         Relay::Token(command) => token::run(session, command).await,
         Relay::Ca(command) => ca::run(session, command).await,
         Relay::Deny { place, reason, name } => {
