@@ -31,6 +31,7 @@ mod h17_audit;
 mod h18_quotas;
 mod h19_backup;
 mod h20_members;
+mod h31_spoke;
 mod h42_join;
 mod h44_token_output;
 mod h50_failover;
