@@ -1,7 +1,6 @@
 //! Commands on their way to a spoke, and the remote driver over them.
 
 use std::sync::atomic::Ordering;
-use std::time::Duration;
 
 use bytes::Bytes;
 use holdfast_core::ownership::SpokeName;
@@ -280,5 +279,4 @@ async fn busy_is_told_from_the_owner() {
     assert!(matches!(run(&world).await.unwrap_err(), CommandFailure::Busy));
     stream.reply(command.request_id, proto::reply::Outcome::Output(Bytes::new())).await;
     tokio::time::timeout(SOON, first).await.unwrap().unwrap();
-    let _ = Duration::ZERO;
 }

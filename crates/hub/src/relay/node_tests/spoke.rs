@@ -7,6 +7,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use futures_util::future::BoxFuture;
 use futures_util::{Stream as _, StreamExt as _};
+use holdfast_ops::Tasks;
 use holdfast_proto::relay::v1 as proto;
 use holdfast_proto::relay::v1::hub_frame::Frame;
 use holdfast_proto::relay::v1::spoke_frame::Frame as Out;
@@ -75,8 +76,7 @@ async fn channel(credentials: &Credentials, node: usize, port: u16) -> Channel {
     let stream = TlsConnector::from(Arc::new(tls(credentials))).connect(name, tcp).await.unwrap();
     let (sender, connection) =
         http2::Builder::new(TokioExecutor::new()).handshake(TokioIo::new(stream)).await.unwrap();
-    #[allow(clippy::disallowed_methods)]
-    tokio::spawn(connection);
+    Tasks::new("test").spawn("connection", async move { drop(connection.await) });
     Channel(sender)
 }
 
@@ -149,8 +149,7 @@ impl TestSpoke {
     /// Answers every command with its own payload, and gives the methods that came.
     pub fn echo(mut self) -> mpsc::Receiver<proto::Command> {
         let (seen, commands) = mpsc::channel(256);
-        #[allow(clippy::disallowed_methods)]
-        tokio::spawn(async move {
+        Tasks::new("test").spawn("echo", async move {
             while let Some(Ok(frame)) = self.frames.next().await {
                 if let Some(Frame::Command(command)) = frame.frame {
                     let output = proto::reply::Outcome::Output(command.payload.clone());

@@ -7,7 +7,7 @@ use holdfast_proto::relay::v1::spoke_frame::Frame as Out;
 use tonic::Code;
 
 use super::spoke::{TestSpoke, dial, hello};
-use super::world::{SOON, World};
+use super::world::World;
 use crate::relay::RelaySettings;
 use crate::relay::record::DENIED;
 use crate::relay::{leave, record};
@@ -153,5 +153,4 @@ async fn a_pinned_standby_refuses_with_the_place_to_dial_and_records_nothing() {
     world.lead(None, 2);
     let refused = dial(&credentials, 1, world.port, Some(hello(3, 1))).await.unwrap_err();
     assert_eq!(refused.code(), Code::Unavailable);
-    let _ = SOON;
 }
