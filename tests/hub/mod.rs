@@ -8,6 +8,7 @@ mod a02_disk;
 mod a02_store;
 mod a03_move;
 mod a03_seal;
+mod a06_cluster;
 mod a11_clock;
 mod a16_metrics;
 mod a17_cli;

@@ -1,6 +1,7 @@
 //! The API of whole nodes in one process, over loopback, on an in-memory store and clusters moved by hand.
 
 mod forwarding;
+mod fuzz;
 mod order;
 mod protocol;
 mod state;

@@ -151,3 +151,42 @@ async fn strange_files_are_refused() {
     }
     assert!(site.restore(b"no archive", true).await.unwrap_err().contains("damaged"));
 }
+
+/// The parts of an archive; mutations are packed anew, so that they get behind the sum of the gzip stream.
+#[tokio::test]
+async fn fuzz_archives() {
+    let site = site("one").await;
+    site.cluster.set_image(b"the state".repeat(20));
+    let packed = site.save().await;
+    let mut tar = Vec::new();
+    flate2::read::GzDecoder::new(packed.as_slice()).read_to_end(&mut tar).unwrap();
+    let (folder, state) = (site.folder.path(), site.folder.path().join(STATE));
+    let read = |bytes: &[u8]| {
+        let mut file = tempfile::tempfile_in(folder).unwrap();
+        file.write_all(bytes).unwrap();
+        file.rewind().unwrap();
+        archive::unpack(file, &state).map(|_| ()).map_err(|error| error.to_string())
+    };
+    let words = [
+        "meta.json",
+        STATE,
+        "SHA256SUMS",
+        "SHA256SUMS.sealed",
+        "ustar",
+        "0000777",
+        "../x",
+        "{",
+        "\"Version\": 2",
+    ];
+    crate::fuzz::fuzz(&[&tar, &tar[..512]], &words, |input| {
+        let mut gzip = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
+        gzip.write_all(input).unwrap();
+        let again = read(&gzip.finish().unwrap());
+        assert!(
+            again.is_err() || input.starts_with(&tar[..512]),
+            "sums that are right belong to the archive"
+        );
+        format!("{again:?}")
+    });
+    crate::fuzz::fuzz(&[&packed], &["\x1f\u{8b}"], |input| format!("{:?}", read(input)));
+}

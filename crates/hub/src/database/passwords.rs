@@ -121,6 +121,23 @@ mod tests {
     }
 
     #[test]
+    fn fuzz_password_policies() {
+        let seeds = [POLICY.as_bytes(), b"length = 4\nrule \"charset\" { charset = \"\xc3\xa9\" }"];
+        crate::fuzz::fuzz(
+            &seeds,
+            &["length", "rule", "charset", "min-chars", "=", "{", "\"", "${"],
+            |input| match parse(&String::from_utf8_lossy(input)) {
+                Ok(policy) => {
+                    let password = policy.generate();
+                    assert!(policy.is_met_by(password.expose_secret()));
+                    "made one".to_owned()
+                }
+                Err(error) => error.to_string().lines().last().unwrap_or_default().to_owned(),
+            },
+        );
+    }
+
+    #[test]
     fn anything_else_is_refused() {
         for bad in [
             "length = 20",

@@ -209,6 +209,37 @@ mod tests {
         }
     }
 
+    #[test]
+    fn fuzz_policies() {
+        let seeds = [
+            FULL.as_bytes(),
+            br#"{"path": {"json/+/x": {"capabilities": ["read"], "min_wrapping_ttl": "1m"}}}"#,
+        ];
+        let words = [
+            "path",
+            "capabilities",
+            "\"",
+            "${",
+            "<<EOT\n",
+            "/*",
+            "#",
+            "=",
+            "{",
+            "[",
+            "for x in",
+            " ? ",
+            "%{ if",
+        ];
+        crate::fuzz::fuzz(&seeds, &words, |input| {
+            let text = String::from_utf8_lossy(input);
+            match parse(&text) {
+                Ok(policy) => format!("{} chars", format!("{policy:?}").len() / 64),
+                // The part of the text that such an error quotes differs each time.
+                Err(error) => error.to_string().lines().last().unwrap_or_default().to_owned(),
+            }
+        });
+    }
+
     proptest! {
         #[test]
         fn no_text_panics(text in "\\PC{0,200}") {

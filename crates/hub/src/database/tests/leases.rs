@@ -7,6 +7,7 @@ use serde_json::json;
 use super::world::{World, field, logical, text};
 use crate::auth::token::Token;
 use crate::database::fake::Behave;
+use crate::lease::record::Lease;
 use crate::lease::{LeaseId, Outcome};
 use crate::logical::Operation;
 
@@ -101,6 +102,15 @@ async fn renewals_are_refused_with_the_texts_that_clients_match() {
     assert_eq!((error.status(), error.to_string()), (400, "lease not found".into()));
     let error = fails("lookup", json!({"lease_id": "no/such"})).await;
     assert_eq!((error.status(), error.to_string()), (400, "invalid lease".into()));
+    for path in ["lookup", "revoke"] {
+        let error = fails(path, json!({})).await;
+        assert_eq!((error.status(), error.to_string()), (400, "lease_id must be specified".into()));
+    }
+    let (key, before) = (format!("lease/id/{id}"), world.leases()[0].clone());
+    world.storage.put(&key, &Lease { renewable: false, ..before.clone() }).await.unwrap();
+    let error = fails("renew", json!({"lease_id": id})).await;
+    assert_eq!((error.status(), error.to_string()), (400, "lease is not renewable".into()));
+    world.storage.put(&key, &before).await.unwrap();
     world.sys(Operation::Write, "revoke", json!({"lease_id": id})).await.unwrap();
     let error = fails("renew", json!({"lease_id": id})).await;
     assert_eq!((error.status(), error.to_string()), (400, "lease expired".into()));
