@@ -2,6 +2,7 @@
 
 use std::io;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr, TcpListener};
+use std::sync::Arc;
 
 use parking_lot::Mutex;
 use socket2::{Domain, Protocol, Socket, Type};
@@ -16,13 +17,25 @@ const BACKLOG: i32 = 1024;
 #[derive(Debug)]
 pub struct Bound {
     port: u16,
-    /// None when the port is the one that is listened at already.
+    /// None when the port is listened at already, or about to be by somebody else.
     socket: Option<TcpListener>,
+    held: Arc<Mutex<Held>>,
+}
+
+impl Drop for Bound {
+    fn drop(&mut self) {
+        if self.socket.take().is_some() {
+            self.held.lock().reserved = None;
+        }
+    }
 }
 
 #[derive(Debug, Default)]
 struct Held {
     port: Option<u16>,
+    /// Bound by somebody who will say so once what it is for is saved: whoever sees the saved part before that must
+    /// not take the port for lost.
+    reserved: Option<u16>,
     /// Until the accept loop takes it.
     socket: Option<TcpListener>,
 }
@@ -30,20 +43,22 @@ struct Held {
 /// The port for spokes of this node.
 pub struct Listener {
     bind: String,
-    held: Mutex<Held>,
+    held: Arc<Mutex<Held>>,
     changed: watch::Sender<u64>,
 }
 
 impl Listener {
     /// Not bound yet. `bind` is an address without a port.
     pub fn new(bind: String) -> Self {
-        Self { bind, held: Mutex::default(), changed: watch::Sender::new(0) }
+        Self { bind, held: Arc::default(), changed: watch::Sender::new(0) }
     }
 
     /// Binds a port, and listens to nobody yet.
     pub fn bind(&self, port: u16) -> io::Result<Bound> {
-        if self.port() == Some(port) {
-            return Ok(Bound { port, socket: None });
+        // Held while the socket is made: of two who want the same port, one gets it and the other one knows.
+        let mut held = self.held.lock();
+        if held.port == Some(port) || held.reserved == Some(port) {
+            return Ok(Bound { port, socket: None, held: Arc::clone(&self.held) });
         }
         let address = SocketAddr::new(host(&self.bind).unwrap_or(IpAddr::V6(Ipv6Addr::UNSPECIFIED)), port);
         let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
@@ -54,13 +69,14 @@ impl Listener {
         socket.set_nonblocking(true)?;
         socket.bind(&address.into())?;
         socket.listen(BACKLOG)?;
-        Ok(Bound { port, socket: Some(socket.into()) })
+        held.reserved = Some(port);
+        Ok(Bound { port, socket: Some(socket.into()), held: Arc::clone(&self.held) })
     }
 
     /// Listens at a port that was bound, in place of the former one.
-    pub fn adopt(&self, bound: Bound) {
-        if bound.socket.is_some() {
-            *self.held.lock() = Held { port: Some(bound.port), socket: bound.socket };
+    pub fn adopt(&self, mut bound: Bound) {
+        if let Some(socket) = bound.socket.take() {
+            *self.held.lock() = Held { port: Some(bound.port), reserved: None, socket: Some(socket) };
             self.changed.send_modify(|n| *n = n.wrapping_add(1));
         }
     }
@@ -84,5 +100,32 @@ impl Listener {
     /// Changes of the port.
     pub fn watch(&self) -> watch::Receiver<u64> {
         self.changed.subscribe()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn free_port() -> u16 {
+        TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
+    }
+
+    #[test]
+    fn a_port_is_bound_once_and_free_again_when_nobody_took_it() {
+        let listener = Listener::new("127.0.0.1".into());
+        let port = free_port();
+        let bound = listener.bind(port).unwrap();
+        let beside = listener.bind(port).unwrap();
+        listener.adopt(beside);
+        assert_eq!((listener.port(), listener.take().is_some()), (None, false), "it is not ours to adopt");
+        drop(bound);
+        TcpListener::bind(("127.0.0.1", port)).unwrap();
+
+        let bound = listener.bind(port).unwrap();
+        listener.adopt(bound);
+        assert_eq!(listener.port(), Some(port));
+        listener.adopt(listener.bind(port).unwrap());
+        assert!(listener.take().is_some() && listener.take().is_none());
     }
 }
