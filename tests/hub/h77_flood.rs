@@ -20,7 +20,7 @@ async fn a_flood_is_turned_away_and_others_do_not_notice() {
     root.put("kv/a", json!({"v": 1})).await.expect(204);
     let csr = csr("spoke-1");
     // Through all nodes, from one address: counted once.
-    let flood = (0..600).map(|n| {
+    let flood = (0..300).map(|n| {
         let api = cluster.nodes[n % 3].api();
         let body = json!({"token": "zzzzzz.0000000000000000", "spoke_name": "spoke-1", "csr_pem": csr});
         async move {
@@ -44,7 +44,7 @@ async fn a_flood_is_turned_away_and_others_do_not_notice() {
     assert_eq!(served, 60);
     let (passed, refused): (Vec<_>, Vec<_>) = answers.iter().partition(|reply| reply.status != 429);
     assert!(passed.iter().all(|reply| reply.status == 400), "{:?}", passed[0].body);
-    assert!((60..300).contains(&passed.len()), "{} of 600 passed", passed.len());
+    assert!((60..200).contains(&passed.len()), "{} of 300 passed", passed.len());
     for reply in refused {
         let after: u64 = reply.headers["retry-after"].to_str().unwrap().parse().unwrap();
         assert!((1..=60).contains(&after), "{after}");

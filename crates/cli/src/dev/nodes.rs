@@ -96,8 +96,10 @@ impl Nodes {
             let text = format!(
                 "[server.hub]\nnode_id = {id:?}\ndata_dir = {:?}\napi.listen = \"127.0.0.1:{api_port}\"\n\
                  cluster.listen = \"127.0.0.1:{cluster_port}\"\nseal.type = \"keyfile\"\nseal.keyfile = {key:?}\n\
-                 raft.retry_join = [{join}]\nmetrics.unauthenticated = true\n",
-                dir.join("data")
+                 raft.retry_join = [{join}]\nmetrics.unauthenticated = true\nrelay.bind = \"127.0.0.{}\"\n",
+                dir.join("data"),
+                // The port for spokes is one for all nodes, so each has an address of its own.
+                index + 1
             );
             std::fs::write(dir.join("hub.toml"), text)?;
             list.push(Node { id, api_port, cluster_port, dir, log_level: args.log.clone(), child: None });

@@ -5,7 +5,7 @@ use secrecy::{ExposeSecret as _, SecretString};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
-use holdfast_core::SpokeName;
+use holdfast_core::{Kind, SpokeName};
 
 use super::ca::DAY;
 use super::record::{PLACEHOLDER, TOKENS, restored, stored};
@@ -99,7 +99,11 @@ impl Found {
         let key = format!("{TOKENS}{id}");
         let there = storage.scan_keys(&key, None, 1)?.first() == Some(&key);
         let read = storage.get::<TokenRecord>(if there { &key } else { PLACEHOLDER });
-        let found = read.unwrap_or_default();
+        // A record that cannot be read is as good as none; a store that cannot be read is a failure of the hub.
+        let found = match read {
+            Err(error) if error.kind() != Kind::Corrupt => return Err(error.into()),
+            read => read.unwrap_or_default(),
+        };
         let version = found.as_ref().filter(|_| there).map(|found| found.version);
         let record = found.map(|found| found.value);
         let record = record.unwrap_or_else(|| TokenRecord::placeholder(&BootstrapToken::random()));

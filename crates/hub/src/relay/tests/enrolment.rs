@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 
 use holdfast_net::enrol::{BootstrapToken, check_pin, check_signature};
+use proptest::prelude::*;
 use rcgen::{Attribute, CertificateParams, DnType, KeyPair, KeyUsagePurpose, SanType};
 use serde_json::{Value, json};
 
@@ -351,5 +352,27 @@ async fn an_address_asks_so_often_and_no_more() {
     let off = OpenRate::per_minute(0);
     for _ in 0..1000 {
         off.check(&fixture.hub, "relay/sign-csr", "192.0.2.1".parse().unwrap()).unwrap();
+    }
+}
+
+proptest! {
+    #[test]
+    fn nothing_that_strangers_send_panics(text in "\\PC*", bytes in prop::collection::vec(any::<u8>(), 0..300)) {
+        let spoke = name("spoke-1");
+        let _ = BootstrapToken::parse(&text);
+        let token = BootstrapToken::parse("abc123.0123456789abcdef").unwrap();
+        let _ = check_signature(&token, &text, &text);
+        let _ = check_pin(&text, &bytes);
+        let _ = csr::check(&text, &spoke);
+        let _ = csr::check(&pem(&bytes), &spoke);
+    }
+
+    #[test]
+    fn a_request_with_a_changed_byte_is_refused_or_the_same(at in 0usize..200, bit in 0u8..8) {
+        let (good, _) = request("spoke-1");
+        let mut der = bytes(&good);
+        let at = at % der.len();
+        der[at] ^= 1 << bit;
+        prop_assert!(csr::check(&pem(&der), &name("spoke-1")).is_err());
     }
 }
