@@ -106,6 +106,8 @@ pub enum Request {
     Close {
         /// The instance.
         instance_id: String,
+        /// Only when this version of its configuration is held; 0: whichever is.
+        config_version: u64,
     },
     /// Tell which plugins there are.
     Type,
@@ -197,8 +199,9 @@ pub fn encode(request: &Request, instance: proto::Instance) -> Encoded {
             };
             (Method::VerifyPassword, message.encode_to_vec(), None)
         }
-        Request::Close { instance_id } => {
-            let message = proto::CloseRequest { instance_id: instance_id.clone(), config_version: 0 };
+        Request::Close { instance_id, config_version } => {
+            let message =
+                proto::CloseRequest { instance_id: instance_id.clone(), config_version: *config_version };
             (Method::Close, message.encode_to_vec(), None)
         }
         Request::Type => (Method::Type, proto::TypeRequest {}.encode_to_vec(), None),
@@ -281,7 +284,8 @@ pub fn decode(command: &proto::Command) -> Result<(Request, Option<proto::Instan
         }
         Method::Close => {
             let message = proto::CloseRequest::decode(payload).map_err(|_| UNREADABLE)?;
-            (Request::Close { instance_id: message.instance_id }, None)
+            let (instance_id, config_version) = (message.instance_id, message.config_version);
+            (Request::Close { instance_id, config_version }, None)
         }
         Method::Type => (Request::Type, None),
     })

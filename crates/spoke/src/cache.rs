@@ -224,10 +224,14 @@ impl Cache {
         Ok(())
     }
 
-    /// Forgets an instance; its driver closes when its last user is done.
-    pub fn close(&self, id: &str) {
+    /// Forgets an instance when this version of its configuration is held, or whichever for 0: a hub that lets go of an
+    /// older one must not take the newer away. The driver closes when its last user is done.
+    pub fn close(&self, id: &str, version: u64) {
+        let mut slots = self.shared.slots.lock();
+        let held = slots.get(id).is_some_and(|slot| version == 0 || slot.version == version);
+        let slot = if held { slots.remove(id) } else { None };
         // Dropped after the lock is let go: closing starts in there.
-        let slot = self.shared.slots.lock().remove(id);
+        drop(slots);
         drop(slot);
     }
 

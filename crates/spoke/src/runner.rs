@@ -170,8 +170,8 @@ impl Lane {
 
     fn at_once(&self, request: &Request) -> Output {
         match request {
-            Request::Close { instance_id } => {
-                self.runner.cache.close(instance_id);
+            Request::Close { instance_id, config_version } => {
+                self.runner.cache.close(instance_id, *config_version);
                 Output::Done
             }
             _ => Output::Plugins(PLUGINS.map(str::to_owned).to_vec()),

@@ -110,8 +110,9 @@ fn requests_come_back_as_they_were() {
         there_and_back(&Request::Initialize { verify: true }),
         Request::Initialize { verify: true }
     ));
-    let close = Request::Close { instance_id: "pg".into() };
-    assert!(matches!(there_and_back(&close), Request::Close { instance_id } if instance_id == "pg"));
+    let close = Request::Close { instance_id: "pg".into(), config_version: 7 };
+    let back = there_and_back(&close);
+    assert!(matches!(back, Request::Close { instance_id, config_version: 7 } if instance_id == "pg"));
     assert!(matches!(there_and_back(&Request::Type), Request::Type));
 }
 

@@ -193,7 +193,13 @@ async fn type_and_close_are_answered_at_once() {
     assert_eq!(outcome(types).1, Ok(()));
     assert!(rig.take("ann", "quick", 16).is_none());
     assert_eq!(rig.reply().await.1, Ok(()));
-    let close = Request::Close { instance_id: "quick".into() };
+    // What is held is of another version and stays.
+    let other = Request::Close { instance_id: "quick".into(), config_version: 2 };
+    assert_eq!(outcome(rig.lane.take(&command("c", &other, proto::Instance::default())).unwrap()).1, Ok(()));
+    assert!(rig.take("bob", "quick", 16).is_none());
+    assert_eq!(rig.reply().await.1, Ok(()));
+    assert_eq!((rig.fakes.opened.load(SeqCst), rig.fakes.closed.load(SeqCst)), (1, 0));
+    let close = Request::Close { instance_id: "quick".into(), config_version: 1 };
     assert_eq!(outcome(rig.lane.take(&command("c", &close, proto::Instance::default())).unwrap()).1, Ok(()));
     eventually("it closes", || rig.fakes.closed.load(SeqCst) == 1).await;
 }
