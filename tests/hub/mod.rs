@@ -34,6 +34,7 @@ mod h19_backup;
 mod h20_members;
 mod h31_spoke;
 mod h42_join;
+mod h43_rotation;
 mod h44_token_output;
 mod h50_failover;
 mod h52_partition;
