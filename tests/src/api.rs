@@ -155,6 +155,15 @@ impl Api {
         answer.ok()?.ok().map(|reply| reply.status)
     }
 
+    /// The value of a metric of the node with all its labels, such as `name{outcome="failed"}`; 0 when it was never
+    /// counted.
+    pub async fn metric(&self, name: &str) -> u64 {
+        let reply = self.get("sys/metrics?format=prometheus").await.expect(200);
+        let text = String::from_utf8(reply.bytes).unwrap();
+        let value = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
+        value.map_or(0, |value| value.parse::<f64>().unwrap() as u64)
+    }
+
     /// Mounts `database/`, connects it to a PostgreSQL as `pg` and writes a role `app` with a lease of `ttl`.
     pub async fn setup_postgres(&self, database: &PostgresServer, ttl: &str) {
         self.put("sys/mounts/database", json!({"type": "database"})).await.expect(204);

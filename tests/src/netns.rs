@@ -61,6 +61,14 @@ impl Network {
         self.on(from, &format!("nft add rule inet cut out ip daddr {peer} drop"));
     }
 
+    /// Drops every packet from a host to a port of another one; what the other one dials still passes.
+    pub fn block(&self, from: usize, to: usize, port: u16) {
+        let peer = Self::address(to);
+        self.on(from, "nft add table inet cut");
+        self.on(from, "nft add chain inet cut out { type filter hook output priority 0; }");
+        self.on(from, &format!("nft add rule inet cut out ip daddr {peer} tcp dport {port} drop"));
+    }
+
     /// Lets packets of a host pass again.
     pub fn heal(&self, index: usize) {
         self.on(index, "nft delete table inet cut");

@@ -124,13 +124,34 @@ pub async fn setup_remote(
     spoke: &str,
     ttl: &str,
 ) {
+    cluster.api(through).put("sys/mounts/database", json!({"type": "database"})).await.expect(204);
+    add_remote(cluster, through, database, spoke, ("pg", "app", ttl)).await;
+}
+
+/// Writes a connection to a PostgreSQL that a spoke reaches, and a role for it with leases of a length.
+pub async fn add_remote(
+    cluster: &Cluster,
+    through: usize,
+    database: &PostgresServer,
+    spoke: &str,
+    (config, role, ttl): (&str, &str, &str),
+) {
     let api = cluster.api(through);
-    api.put("sys/mounts/database", json!({"type": "database"})).await.expect(204);
-    api.put("database/config/pg", remote_config(database, spoke)).await.expect(204);
-    let role = json!({
-        "db_name": "pg", "default_ttl": ttl, "max_ttl": "24h", "creation_statements": crate::api::CREATE_ROLE,
+    api.put(&format!("database/config/{config}"), remote_config(database, spoke)).await.expect(204);
+    let body = json!({
+        "db_name": config, "default_ttl": ttl, "max_ttl": "24h",
+        "creation_statements": crate::api::CREATE_ROLE,
     });
-    api.put("database/roles/app", role).await.expect(204);
+    api.put(&format!("database/roles/{role}"), body).await.expect(204);
+}
+
+/// The session epoch of a spoke, as the active node knows it.
+pub async fn epoch(cluster: &Cluster, name: &str) -> u64 {
+    let epoch = || async {
+        let active = cluster.active().await;
+        entry(cluster, active, name).await?["session_epoch"].as_u64()
+    };
+    eventually_async(PATIENCE, "the spoke has a stream", epoch).await
 }
 
 /// The configuration of a PostgreSQL that a spoke reaches.
