@@ -1,19 +1,28 @@
 #!/usr/bin/env bash
 # Runs a private PostgreSQL and the platform beside it, on loopback, until Ctrl-C. Nothing is left behind.
-# usage: scripts/up.sh PATH_TO_HOLDFAST [--nodes N] [--root-token ID]
+# usage: scripts/up.sh PATH_TO_HOLDFAST [--nodes N] [--spokes N] [--root-token ID]
+#        scripts/up.sh PATH_TO_HOLDFAST --demo [ARGS of holdfast demo failover]
 set -euo pipefail
 
 holdfast="$1"
 shift
 nodes=3
+spokes=1
 token=root
-while [ $# -gt 0 ]; do
+demo=
+if [ "${1:-}" = --demo ]; then
+  demo=1
+  shift
+fi
+while [ -z "$demo" ] && [ $# -gt 0 ]; do
   case "$1" in
     --nodes) nodes="${2:?--nodes needs a number}"; shift 2 ;;
     --nodes=*) nodes="${1#*=}"; shift ;;
+    --spokes) spokes="${2:?--spokes needs a number}"; shift 2 ;;
+    --spokes=*) spokes="${1#*=}"; shift ;;
     --root-token) token="${2:?--root-token needs a value}"; shift 2 ;;
     --root-token=*) token="${1#*=}"; shift ;;
-    *) echo "usage: ./dev up [--nodes N] [--root-token ID]" >&2; exit 2 ;;
+    *) echo "usage: ./dev up [--nodes N] [--spokes N] [--root-token ID]" >&2; exit 2 ;;
   esac
 done
 
@@ -34,10 +43,11 @@ trap 'exit 130' INT
 trap 'exit 143' TERM
 
 # PostgreSQL refuses to run as root.
-as=()
+as=() identity=()
 if [ "$(id -u)" -eq 0 ]; then
   chown postgres "$dir"
-  as=(setpriv --reuid=postgres --regid=postgres --init-groups --)
+  identity=(--reuid=postgres --regid=postgres --init-groups --)
+  as=(setpriv "${identity[@]}")
 fi
 
 free_port() { # one that the system just gave and took back; PostgreSQL says so if it was lost in between
@@ -50,7 +60,10 @@ free_port() { # one that the system just gave and took back; PostgreSQL says so 
   return 1
 }
 
-echo "[1/3] PostgreSQL: making a private cluster in $dir"
+# What the platform prints is the output; how PostgreSQL comes up is not, when somebody reads the demo's JSON.
+say() { if [ -n "$demo" ]; then echo "$@" >&2; else echo "$@"; fi; }
+
+say "[1/3] PostgreSQL: making a private cluster in $dir"
 password=$(od -An -N16 -tx1 /dev/urandom | tr -d ' \n')
 (umask 077; printf '%s\n' "$password" >"$dir/password")
 [ "$(id -u)" -ne 0 ] || chown postgres "$dir/password"
@@ -62,7 +75,8 @@ rm -f "$dir/password"
 
 port=$(free_port)
 # In a session of its own: Ctrl-C is for the platform first, which still needs its database to clean up.
-setsid "${as[@]}" "$bin/postgres" -D "$dir/data" -p "$port" -c listen_addresses=127.0.0.1 \
+# If this script is killed the hard way, both end with it.
+setsid setpriv --pdeathsig=QUIT "${identity[@]}" "$bin/postgres" -D "$dir/data" -p "$port" -c listen_addresses=127.0.0.1 \
   -c unix_socket_directories="$dir" -c fsync=off >"$dir/postgres.log" 2>&1 &
 postgres_pid=$!
 for attempt in $(seq 150); do
@@ -71,11 +85,16 @@ for attempt in $(seq 150); do
   [ "$attempt" -lt 150 ] || { echo "up: PostgreSQL did not start within 30 s" >&2; exit 1; }
   sleep 0.2
 done
-echo "[2/3] PostgreSQL: ready on 127.0.0.1:$port"
+say "[2/3] PostgreSQL: ready on 127.0.0.1:$port"
 
-echo "[3/3] Holdfast: $nodes hub node(s) on loopback; Ctrl-C ends everything and removes it"
+if [ -n "$demo" ]; then
+  command=(demo failover "$@")
+else
+  command=(dev --nodes "$nodes" --spokes "$spokes" --root-token "$token")
+  say "[3/3] Holdfast: $nodes hub node(s) and $spokes spoke(s) on loopback; Ctrl-C ends everything and removes it"
+fi
 # By the environment, so that the password is in nobody's list of processes.
 HOLDFAST_DEV_POSTGRES="postgresql://holdfast:$password@127.0.0.1:$port/postgres" \
-  "$holdfast" dev --nodes "$nodes" --root-token "$token" &
+  "$holdfast" "${command[@]}" --end-with-parent "$$" &
 platform_pid=$!
 wait "$platform_pid"

@@ -1,5 +1,6 @@
 //! Every command, flag and example, in one definition from which help, completions and man pages are made.
 
+mod demo;
 pub mod relay;
 mod spoke;
 
@@ -8,6 +9,7 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
 
+pub use demo::{Demo, FailoverArgs};
 pub use spoke::{RenewArgs, RunArgs, SpokeArgs};
 
 const EXIT_CODES: &str = "Exit codes: 0 done · 1 wrong use or local error · 2 the server refused or did not answer · \
@@ -47,14 +49,20 @@ pub struct Global {
     /// Ask for the answer to be wrapped, with this life.
     #[arg(long, global = true, value_name = "TTL")]
     pub wrap_ttl: Option<String>,
+    /// For daemons that another process starts: the kernel ends this one when that one, its parent, is gone.
+    #[arg(long, global = true, hide = true, value_name = "PID")]
+    pub end_with_parent: Option<i32>,
 }
 
 #[derive(Debug, Subcommand)]
 pub enum Command {
     /// Run hub nodes on loopback from embedded defaults, to try things out. Not for production.
     #[command(after_help = "Examples:\n  holdfast dev\n  holdfast dev --nodes 1 --root-token root\n  \
-        holdfast dev --postgres postgres://postgres@127.0.0.1:5432/postgres")]
+        holdfast dev --spokes 2 --postgres postgresql://postgres:PASSWORD@127.0.0.1:5432/postgres")]
     Dev(DevArgs),
+    /// Show on a real platform what this program promises.
+    #[command(subcommand)]
+    Demo(Demo),
     /// Run a daemon of one role.
     #[command(after_help = "Example:\n  holdfast server --role hub --config /etc/holdfast/hub.toml")]
     Server(ServerArgs),
@@ -162,12 +170,23 @@ pub struct DevArgs {
     /// The API port of the first node; the others follow. 0 picks free ones.
     #[arg(long, default_value_t = 8200)]
     pub port: u16,
-    /// URL of a PostgreSQL superuser; configures database/config/pg and the role database/creds/app.
+    /// How many spokes run beside the database, up to 4. One unless given, or none without a database.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(0..=4))]
+    pub spokes: Option<u8>,
+    /// URL of a PostgreSQL superuser; configures the role database/creds/app, which goes through the first spoke, and
+    /// database/creds/direct, which does not.
     #[arg(long, value_name = "URL", env = "HOLDFAST_DEV_POSTGRES", hide_env_values = true)]
     pub postgres: Option<String>,
     /// The level of the nodes' logs, which go to a file each.
     #[arg(long, default_value = "info", value_name = "LEVEL")]
     pub log: String,
+}
+
+impl DevArgs {
+    /// How many spokes are asked for.
+    pub fn spokes(&self) -> u8 {
+        self.spokes.unwrap_or_else(|| u8::from(self.postgres.is_some()))
+    }
 }
 
 #[derive(Debug, Subcommand)]

@@ -2,9 +2,11 @@
 
 mod args;
 mod cmd;
+mod demo;
 mod dev;
 mod input;
 mod output;
+mod parent;
 mod server;
 mod session;
 mod spoke;

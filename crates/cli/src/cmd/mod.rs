@@ -32,8 +32,12 @@ struct Session {
 
 /// Runs the command.
 pub fn run(cli: Cli) -> Outcome {
+    if let Some(parent) = cli.global.end_with_parent {
+        crate::parent::follow(parent)?;
+    }
     match cli.command {
         Command::Dev(args) => crate::dev::run(args, Printer { json: cli.global.json }),
+        Command::Demo(demo) => crate::demo::run(demo, Printer { json: cli.global.json }),
         Command::Server(args) => crate::server::run(&args),
         Command::Relay(Relay::Run(args)) => crate::spoke::run(&args),
         Command::Relay(Relay::Renew(args)) => crate::spoke::renew(&args, Printer { json: cli.global.json }),
@@ -70,8 +74,10 @@ async fn dispatch(session: &Session, command: Command) -> Outcome {
         Command::Token(command) => tokens::run(session, command).await,
         Command::Relay(command) => relay::run(session, command).await,
         Command::Unwrap(args) => tokens::unwrap(session, args).await,
-        Command::Server(_) | Command::Dev(_) | Command::Completions { .. } | Command::Man { .. } => {
-            Ok(ExitCode::SUCCESS)
-        }
+        Command::Server(_)
+        | Command::Dev(_)
+        | Command::Demo(_)
+        | Command::Completions { .. }
+        | Command::Man { .. } => Ok(ExitCode::SUCCESS),
     }
 }

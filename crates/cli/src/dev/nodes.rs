@@ -1,32 +1,32 @@
-//! The node processes: their files, their start and their end.
+//! The hub nodes: their files, their ports, their start.
 
 use std::fs::File;
 use std::net::TcpListener;
 use std::os::unix::fs::OpenOptionsExt;
-use std::path::{Path, PathBuf};
-use std::process::{ExitStatus, Stdio};
+use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
-use nix::sys::signal::{Signal, kill};
-use nix::unistd::Pid;
-use tokio::process::{Child, Command};
-use tokio::time::{Instant, sleep, timeout};
+use tokio::time::{Instant, sleep};
 
+use super::process::Daemon;
 use crate::args::DevArgs;
 
 /// One node.
 pub struct Node {
-    /// Its node id.
-    pub id: String,
+    /// Its process; the name is its node id.
+    pub daemon: Daemon,
     api_port: u16,
     cluster_port: u16,
-    dir: PathBuf,
-    log_level: String,
-    child: Option<Child>,
+    relay: String,
 }
 
 impl Node {
+    /// Its node id.
+    pub fn id(&self) -> &str {
+        &self.daemon.id
+    }
+
     /// The URL of its API.
     pub fn api(&self) -> String {
         format!("http://127.0.0.1:{}", self.api_port)
@@ -37,39 +37,9 @@ impl Node {
         format!("127.0.0.1:{}", self.cluster_port)
     }
 
-    /// Its log file.
-    pub fn log(&self) -> PathBuf {
-        self.dir.join("log")
-    }
-
-    /// Its process, while it runs.
-    pub fn pid(&self) -> Option<u32> {
-        self.child.as_ref().and_then(Child::id)
-    }
-
-    /// How it ended, once, if it did.
-    pub fn ended(&mut self) -> Option<ExitStatus> {
-        let status = self.child.as_mut()?.try_wait().ok().flatten()?;
-        self.child = None;
-        Some(status)
-    }
-
-    fn spawn(&mut self) -> Result<()> {
-        let log = File::options().create(true).append(true).open(self.log())?;
-        let child = Command::new(std::env::current_exe()?)
-            .args(["server", "--role", "hub", "--config"])
-            .arg(self.dir.join("hub.toml"))
-            .env("HOLDFAST_LOG", &self.log_level)
-            .stdin(Stdio::null())
-            .stdout(log.try_clone()?)
-            .stderr(log)
-            // An interrupt typed at the terminal goes to this process alone, which then stops the nodes in order.
-            .process_group(0)
-            .kill_on_drop(true)
-            .spawn()
-            .with_context(|| format!("cannot start {}", self.id))?;
-        self.child = Some(child);
-        Ok(())
+    /// Where it takes spokes, once there is a relay.
+    pub fn relay(&self) -> &str {
+        &self.relay
     }
 }
 
@@ -86,6 +56,7 @@ impl Nodes {
             write_key(&key)?;
         }
         let ports = ports(args)?;
+        let relay_port = relay_port(home, args)?;
         let first = ports.first().map(|(api, _)| format!("http://127.0.0.1:{api}")).unwrap_or_default();
         let mut list = Vec::new();
         for (index, (api_port, cluster_port)) in ports.into_iter().enumerate() {
@@ -93,16 +64,21 @@ impl Nodes {
             let dir = home.join(&id);
             std::fs::create_dir_all(&dir)?;
             let join = if index == 0 { String::new() } else { format!("{{ leader_api_addr = {first:?} }}") };
+            let host = relay_host(index);
+            let relay = format!("{host}:{relay_port}");
             let text = format!(
                 "[server.hub]\nnode_id = {id:?}\ndata_dir = {:?}\napi.listen = \"127.0.0.1:{api_port}\"\n\
                  cluster.listen = \"127.0.0.1:{cluster_port}\"\nseal.type = \"keyfile\"\nseal.keyfile = {key:?}\n\
-                 raft.retry_join = [{join}]\nmetrics.unauthenticated = true\nrelay.bind = \"127.0.0.{}\"\n",
+                 raft.retry_join = [{join}]\nmetrics.unauthenticated = true\nrelay.bind = {host:?}\n\
+                 relay.advertise = {relay:?}\n",
                 dir.join("data"),
-                // The port for spokes is one for all nodes, so each has an address of its own.
-                index + 1
             );
-            std::fs::write(dir.join("hub.toml"), text)?;
-            list.push(Node { id, api_port, cluster_port, dir, log_level: args.log.clone(), child: None });
+            let config = dir.join("hub.toml");
+            std::fs::write(&config, text)?;
+            let command = ["server", "--role", "hub", "--config"].into_iter().map(Into::into);
+            let command = command.chain([config.into_os_string()]).collect();
+            let daemon = Daemon::new(&id, &dir, command, &args.log);
+            list.push(Node { daemon, api_port, cluster_port, relay });
         }
         Ok(Self { list })
     }
@@ -117,48 +93,34 @@ impl Nodes {
         self.list.iter()
     }
 
-    /// Each node.
-    pub fn iter_mut(&mut self) -> impl Iterator<Item = &mut Node> {
-        self.list.iter_mut()
+    /// Each process.
+    pub fn daemons(&mut self) -> impl Iterator<Item = &mut Daemon> {
+        self.list.iter_mut().map(|node| &mut node.daemon)
     }
 
-    /// Starts a node.
-    pub fn start(&mut self, index: usize) -> Result<()> {
-        self.list.get_mut(index).context("no such node")?.spawn()
-    }
-
-    /// Waits until a node's port is open.
-    pub async fn wait_listening(&mut self, index: usize) -> Result<()> {
-        let node = self.list.get_mut(index).context("no such node")?;
+    /// Starts all of them and waits until the first one's port is open.
+    pub async fn start(&mut self) -> Result<()> {
+        for daemon in self.daemons() {
+            daemon.start()?;
+        }
+        let node = self.list.first_mut().context("there is no node")?;
         let deadline = Instant::now() + Duration::from_secs(30);
         while tokio::net::TcpStream::connect(("127.0.0.1", node.api_port)).await.is_err() {
-            if let Some(status) = node.ended() {
-                bail!("{} ended with {status}:\n{}", node.id, tail(&node.log()));
+            if let Some(status) = node.daemon.ended() {
+                bail!("{} ended with {status}:\n{}", node.id(), node.daemon.tail());
             }
             if Instant::now() > deadline {
-                bail!("{} does not listen on port {}; see {:?}", node.id, node.api_port, node.log());
+                bail!("{} does not listen on port {}; see {:?}", node.id(), node.api_port, node.daemon.log());
             }
             sleep(Duration::from_millis(20)).await;
         }
         Ok(())
     }
+}
 
-    /// Asks every node to end, and ends those that do not.
-    pub async fn stop(&mut self, grace: Duration) {
-        for node in &self.list {
-            if let Some(pid) = node.pid().and_then(|pid| i32::try_from(pid).ok()) {
-                let _ = kill(Pid::from_raw(pid), Signal::SIGTERM);
-            }
-        }
-        let deadline = Instant::now() + grace;
-        for node in &mut self.list {
-            if let Some(mut child) = node.child.take()
-                && timeout(deadline.saturating_duration_since(Instant::now()), child.wait()).await.is_err()
-            {
-                let _ = child.kill().await;
-            }
-        }
-    }
+/// The port for spokes is one for all nodes, so each has an address of its own.
+fn relay_host(index: usize) -> String {
+    format!("127.0.0.{}", index + 1)
 }
 
 fn ports(args: &DevArgs) -> Result<Vec<(u16, u16)>> {
@@ -177,17 +139,26 @@ fn free_port() -> Result<u16> {
     Ok(TcpListener::bind(("127.0.0.1", 0))?.local_addr()?.port())
 }
 
+/// A port that is free on every address where a node takes spokes. The authority keeps it, so a data directory does.
+fn relay_port(home: &Path, args: &DevArgs) -> Result<u16> {
+    let file = home.join("relay-port");
+    if let Ok(text) = std::fs::read_to_string(&file) {
+        return text.trim().parse().with_context(|| format!("{file:?} holds no port"));
+    }
+    for _ in 0..100 {
+        let port = free_port()?;
+        if (1..usize::from(args.nodes)).all(|index| TcpListener::bind((relay_host(index), port)).is_ok()) {
+            std::fs::write(&file, port.to_string())?;
+            return Ok(port);
+        }
+    }
+    bail!("found no port that is free on the addresses of all nodes")
+}
+
 fn write_key(path: &Path) -> Result<()> {
     use std::io::Write;
     let mut file = File::options().write(true).create_new(true).mode(0o600).open(path)?;
     file.write_all(&holdfast_ops::rand::bytes::<32>())?;
     file.sync_all()?;
     Ok(())
-}
-
-/// The last lines of a log, for an error message.
-fn tail(path: &Path) -> String {
-    let text = std::fs::read_to_string(path).unwrap_or_default();
-    let lines: Vec<_> = text.lines().collect();
-    lines.get(lines.len().saturating_sub(15)..).unwrap_or_default().join("\n")
 }

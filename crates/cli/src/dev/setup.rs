@@ -8,6 +8,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail};
 use holdfast_client::{Client, ClientError};
 use secrecy::{ExposeSecret, SecretString};
+use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use tokio::time::{Instant, sleep};
 
@@ -28,7 +29,8 @@ impl Access {
         self.root.expose_secret()
     }
 
-    fn client(&self, nodes: &Nodes) -> Result<Client> {
+    /// A client as root, of all nodes.
+    pub fn client(&self, nodes: &Nodes) -> Result<Client> {
         let addresses: Vec<_> = nodes.iter().map(super::nodes::Node::api).collect();
         Ok(Client::builder()
             .addresses(addresses)
@@ -109,22 +111,50 @@ pub async fn mounts(nodes: &Nodes, access: &Access) -> Result<()> {
     Ok(())
 }
 
-/// Connects the database mount to a PostgreSQL and writes the role `app`.
-pub async fn postgres(nodes: &Nodes, access: &Access, url: &str) -> Result<()> {
+/// A role that gives logins, and the spoke that they are made through.
+#[derive(Clone, Debug, Deserialize, Serialize)]
+pub struct Login {
+    /// Where a login is read.
+    pub path: String,
+    /// The spoke; none when the hub reaches the database itself.
+    pub spoke: Option<String>,
+}
+
+/// Connects the database mount to a PostgreSQL, through each spoke and directly, with a role for each way. The role `app`
+/// goes through the first spoke, or directly if there is none.
+pub async fn postgres(nodes: &Nodes, access: &Access, url: &str, spokes: usize) -> Result<Vec<Login>> {
     let client = access.client(nodes)?;
-    let config =
-        json!({"plugin_name": "postgresql-database-plugin", "connection_url": url, "allowed_roles": "*"});
-    client.write("database/config/pg", &config).await?;
-    let role = json!({"db_name": "pg", "creation_statements": ROLE, "default_ttl": "1h", "max_ttl": "24h"});
-    client.write("database/roles/app", &role).await?;
-    Ok(())
+    let through = |number: usize| match number {
+        1 => ("pg".to_owned(), "app".to_owned(), Some("spoke-1".to_owned())),
+        n => (format!("pg-{n}"), format!("app-{n}"), Some(format!("spoke-{n}"))),
+    };
+    let direct = match spokes {
+        0 => ("pg".to_owned(), "app".to_owned(), None),
+        _ => ("direct".to_owned(), "direct".to_owned(), None),
+    };
+    let mut logins = Vec::new();
+    for (connection, role, spoke) in (1..=spokes).map(through).chain([direct]) {
+        let mut config = json!({"connection_url": url, "allowed_roles": "*"});
+        if let Some(members) = config.as_object_mut() {
+            let plugin =
+                if spoke.is_some() { "remote-postgres-plugin" } else { "postgresql-database-plugin" };
+            members.insert("plugin_name".to_owned(), plugin.into());
+            members.extend(spoke.clone().map(|name| ("spoke_name".to_owned(), name.into())));
+        }
+        client.write(&format!("database/config/{connection}"), &config).await?;
+        let body = json!({"db_name": connection, "creation_statements": ROLE, "default_ttl": "1h", "max_ttl": "24h"});
+        client.write(&format!("database/roles/{role}"), &body).await?;
+        logins.push(Login { path: format!("database/creds/{role}"), spoke });
+    }
+    Ok(logins)
 }
 
 fn retriable(error: &ClientError) -> bool {
     matches!(error, ClientError::Unreachable { .. }) || matches!(error.status(), Some(503 | 429 | 400 | 501))
 }
 
-async fn until(what: &str, mut condition: impl AsyncFnMut() -> Result<Option<()>>) -> Result<()> {
+/// Waits for a condition, a minute at most.
+pub async fn until(what: &str, mut condition: impl AsyncFnMut() -> Result<Option<()>>) -> Result<()> {
     let deadline = Instant::now() + PATIENCE;
     loop {
         if condition().await?.is_some() {
