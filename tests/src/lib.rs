@@ -7,6 +7,7 @@ pub mod eventually;
 pub mod hub;
 pub mod netns;
 pub mod oracle;
+pub mod probe;
 pub mod process;
 pub mod soak;
 pub mod spoke;

@@ -1,5 +1,6 @@
 //! Real spokes, and a balancer that puts each dial on the node that a scenario picks.
 
+use std::io::{Read as _, Write as _};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -218,8 +219,18 @@ pub struct Balancer {
 struct Shared {
     backends: Vec<SocketAddr>,
     picked: Mutex<Option<usize>>,
-    open: Mutex<Vec<TcpStream>>,
+    open: Mutex<Vec<Arc<Link>>>,
     over: AtomicBool,
+}
+
+/// A connection of a spoke, and the one to the node that it was put on.
+struct Link {
+    near: TcpStream,
+    far: TcpStream,
+    /// The spoke's side is gone, and the node is not told.
+    stranded: AtomicBool,
+    /// The node ended its side.
+    ended: AtomicBool,
 }
 
 impl Balancer {
@@ -250,9 +261,24 @@ impl Balancer {
 
     /// Breaks every connection.
     pub fn cut(&self) {
-        for stream in self.shared.open.lock().unwrap().drain(..) {
-            let _ = stream.shutdown(Shutdown::Both);
+        for link in self.shared.open.lock().unwrap().drain(..) {
+            link.close();
         }
+    }
+
+    /// Breaks every connection for the spokes alone: the nodes go on seeing them open, with a silent spoke.
+    pub fn strand(&self) {
+        for link in self.shared.open.lock().unwrap().iter() {
+            link.stranded.store(true, Ordering::SeqCst);
+            let _ = link.near.shutdown(Shutdown::Both);
+        }
+    }
+
+    /// How many stranded connections the nodes have not ended.
+    pub fn stranded(&self) -> usize {
+        let open = self.shared.open.lock().unwrap();
+        let stranded = open.iter().filter(|link| link.stranded.load(Ordering::SeqCst));
+        stranded.filter(|link| !link.ended.load(Ordering::SeqCst)).count()
     }
 }
 
@@ -273,18 +299,40 @@ fn accept(listener: &TcpListener, shared: &Arc<Shared>) {
         let Ok(near) = stream else { continue };
         let Some(node) = *shared.picked.lock().unwrap() else { continue };
         let Ok(far) = TcpStream::connect(shared.backends[node]) else { continue };
-        for stream in [&near, &far] {
+        let link =
+            Arc::new(Link { near, far, stranded: AtomicBool::new(false), ended: AtomicBool::new(false) });
+        for stream in [&link.near, &link.far] {
             let _ = stream.set_nodelay(true);
-            shared.open.lock().unwrap().push(stream.try_clone().unwrap());
         }
-        let (near_out, far_out) = (near.try_clone().unwrap(), far.try_clone().unwrap());
-        std::thread::spawn(move || copy(near, far_out));
-        std::thread::spawn(move || copy(far, near_out));
+        shared.open.lock().unwrap().push(Arc::clone(&link));
+        let back = Arc::clone(&link);
+        std::thread::spawn(move || link.outward());
+        std::thread::spawn(move || back.homeward());
     }
 }
 
-fn copy(mut from: TcpStream, mut to: TcpStream) {
-    let _ = std::io::copy(&mut from, &mut to);
-    let _ = to.shutdown(Shutdown::Both);
-    let _ = from.shutdown(Shutdown::Both);
+impl Link {
+    fn outward(&self) {
+        let _ = std::io::copy(&mut &self.near, &mut &self.far);
+        if !self.stranded.load(Ordering::SeqCst) {
+            self.close();
+        }
+    }
+
+    fn homeward(&self) {
+        let mut bytes = [0; 16 << 10];
+        while let Ok(count @ 1..) = (&self.far).read(&mut bytes) {
+            let passed = (&self.near).write_all(&bytes[..count]);
+            if passed.is_err() && !self.stranded.load(Ordering::SeqCst) {
+                break;
+            }
+        }
+        self.ended.store(true, Ordering::SeqCst);
+        self.close();
+    }
+
+    fn close(&self) {
+        let _ = self.near.shutdown(Shutdown::Both);
+        let _ = self.far.shutdown(Shutdown::Both);
+    }
 }
