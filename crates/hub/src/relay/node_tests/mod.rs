@@ -2,6 +2,7 @@
 
 mod commands;
 mod ownership;
+mod renewals;
 mod spoke;
 mod streams;
 mod world;

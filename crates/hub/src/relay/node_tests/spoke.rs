@@ -98,6 +98,19 @@ pub async fn dial(
     Ok((out, connected.into_inner()))
 }
 
+/// Asks for a new certificate without a stream.
+pub async fn renew(
+    credentials: &Credentials,
+    node: usize,
+    port: u16,
+    csr_pem: String,
+) -> Result<proto::RenewCertResponse, Status> {
+    let channel = channel(credentials, node, port).await;
+    let mut client = SpokeGatewayClient::with_origin(channel, http::Uri::from_static("https://hub"));
+    let request = proto::RenewCertRequest { csr_pem, ttl_seconds: 0 };
+    Ok(client.renew_cert(request).await?.into_inner())
+}
+
 pub fn hello(epoch: u64, boot: u8) -> proto::SpokeFrame {
     let hello = proto::Hello {
         protocol: 1,

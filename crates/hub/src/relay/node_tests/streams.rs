@@ -149,8 +149,22 @@ async fn a_pinned_standby_refuses_with_the_place_to_dial_and_records_nothing() {
     // A new leader: the old one's spokes are told to move, and go on being served meanwhile.
     world.lead(Some(1), 2);
     let Some(Frame::Drain(drain)) = on_active.next().await.unwrap() else { panic!() };
-    assert_eq!(drain.redirect, format!("127.0.0.1:{}", world.port));
+    assert_eq!(drain.redirect, format!("127.0.0.2:{}", world.port));
     world.lead(None, 2);
     let refused = dial(&credentials, 1, world.port, Some(hello(3, 1))).await.unwrap_err();
     assert_eq!(refused.code(), Code::Unavailable);
+}
+
+#[tokio::test]
+async fn what_the_leader_advertises_goes_before_its_host() {
+    let world = World::with(2, |settings| RelaySettings {
+        advertise: Some(format!("{}.example:7443", settings.bind.replace('.', "-"))),
+        pin_spokes_to_active: true,
+        ..settings
+    })
+    .await;
+    let leader = holdfast_core::ownership::NodeName::new("n0");
+    world.until(|w| w.nodes[1].hub.spokes.endpoint_of(&leader).is_some()).await;
+    let refused = dial(&world.credentials("spoke-1"), 1, world.port, Some(hello(1, 1))).await.unwrap_err();
+    assert_eq!(holdfast_proto::redirect_of(&refused).as_deref(), Some("127-0-0-1.example:7443"));
 }

@@ -127,7 +127,8 @@ impl World {
         for i in 0..count {
             let tasks = Tasks::new("node");
             let door = Arc::new(Door::default());
-            let mut cluster_port = ClusterPort::bind("127.0.0.1:0", identity.clone()).await.unwrap();
+            let mut cluster_port =
+                ClusterPort::bind(&format!("127.0.0.{}:0", i + 1), identity.clone()).await.unwrap();
             let address = cluster_port.local_addr().to_string();
             cluster_port.register(ALPN, door.clone());
             cluster_port.serve(&tasks).unwrap();

@@ -68,6 +68,11 @@ async fn a_spoke_is_known_by_its_certificate() {
     let hub = Some((der(&record.hub_cert_pem), key.serialize_der()));
     assert_eq!(shake(&fixture, client(&ca, hub)).await, None);
 
+    // That of the cluster is for its own port.
+    let cluster = holdfast_net::cluster::ClusterIdentity::generate().unwrap();
+    let cluster = Some((cluster.cert_der().to_vec(), cluster.key_der().to_vec()));
+    assert_eq!(shake(&fixture, client(&ca, cluster)).await, None);
+
     fixture.write("denied-spokes/spoke-1", json!({})).await.unwrap();
     assert_eq!(shake(&fixture, client(&ca, pair.clone())).await, None);
     fixture.call(crate::logical::Operation::Delete, "denied-spokes/spoke-1", json!({})).await.unwrap();

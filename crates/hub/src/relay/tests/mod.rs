@@ -101,7 +101,7 @@ fn subject(name: &str) -> CertificateParams {
 }
 
 /// A good request of a fresh key.
-fn csr(name: &str) -> (String, KeyPair) {
+pub(super) fn csr(name: &str) -> (String, KeyPair) {
     let key = KeyPair::generate().unwrap();
     (subject(name).serialize_request(&key).unwrap().pem().unwrap(), key)
 }
