@@ -95,7 +95,8 @@ async fn a_later_dial_wins(cluster: &Cluster, relay: &Relay, database: &Postgres
 #[test]
 fn announces_that_were_blocked_are_made_good() {
     let network = Arc::new(Network::enter(3));
-    let options = Options { network: Some(network.clone()), ..Options::calm() };
+    let mut options = Options { network: Some(network.clone()), ..Options::calm() };
+    options.extra.push_str("\nmetrics.unauthenticated = true");
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
     runtime.block_on(async {
         let cluster = Cluster::start_with(options).await;
@@ -120,6 +121,12 @@ fn announces_that_were_blocked_are_made_good() {
         let now = cluster.active().await;
         known(&cluster, now, "leaves", None, PATIENCE).await;
         known(&cluster, now, "stays", Some(standby), PATIENCE).await;
+        // The interval is the default of 5 s, and goes on when nothing changes.
+        let ticks = announces(&cluster, standby, "tick").await;
+        eventually_async(PATIENCE, "the whole set is told again and again", || async {
+            (announces(&cluster, standby, "tick").await >= ticks + 2).then_some(())
+        })
+        .await;
         drop(stays);
     });
 }
