@@ -12,6 +12,7 @@ mod a06_cluster;
 mod a11_clock;
 mod a16_metrics;
 mod a17_cli;
+mod a17_dev;
 mod cli;
 mod h01_clients;
 mod h03_health;

@@ -1,0 +1,136 @@
+//! The platform of `holdfast dev` with a database: a spoke beside it, a demonstration on it, and processes that do not
+//! outlive the one that started them.
+
+use std::path::Path;
+use std::process::Command;
+use std::time::Duration;
+
+use holdfast_tests::cli::Cli;
+use holdfast_tests::db::PostgresServer;
+use holdfast_tests::hub::PATIENCE;
+use holdfast_tests::process::{Process, binary};
+use holdfast_tests::{eventually, eventually_async};
+use nix::sys::signal::Signal;
+use serde_json::Value;
+use tempfile::TempDir;
+
+/// `holdfast` with these arguments; what it makes for itself goes below `home`, and what it says into `out`.
+async fn start(home: &Path, out: &str, args: &[&str], database: &PostgresServer) -> Process {
+    database.execute("CREATE ROLE root_of_db SUPERUSER LOGIN PASSWORD 'root-pw'").await;
+    let url = format!("postgresql://root_of_db:root-pw@127.0.0.1:{}/postgres", database.port());
+    let mut command = Command::new(binary());
+    command.args(args).env("TMPDIR", home).env("HOME", home).env("HOLDFAST_DEV_POSTGRES", url);
+    Process::start(&mut command, &home.join(out))
+}
+
+/// The platform once it has told where it is.
+async fn announced(platform: &Process) -> Value {
+    let told = || async { platform.log().lines().find_map(|line| serde_json::from_str::<Value>(line).ok()) };
+    eventually_async(PATIENCE * 2, "the platform is announced", told).await
+}
+
+/// The processes that were announced under a key.
+fn pids(told: &Value, key: &str) -> Vec<u64> {
+    told[key].as_array().unwrap().iter().map(|daemon| daemon["pid"].as_u64().unwrap()).collect()
+}
+
+/// Whether a process is there and not a dead one that nobody has asked about.
+fn runs(pid: u64) -> bool {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+    status.lines().any(|line| line.starts_with("State:") && !line.contains("zombie"))
+}
+
+fn gone(pids: &[u64]) {
+    eventually(PATIENCE, "its processes are gone", || (!pids.iter().any(|pid| runs(*pid))).then_some(()));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_platform_with_a_database_issues_through_its_spoke_and_nothing_outlives_it() {
+    let (home, database) = (TempDir::new().unwrap(), PostgresServer::start().await);
+    let args = ["dev", "-nodes=1", "-root-token=dev-root", "-port=0", "-json"];
+    let mut platform = start(home.path(), "out", &args, &database).await;
+    let told = announced(&platform).await;
+    assert_eq!(told["logins"][0]["path"], "database/creds/app");
+    assert_eq!(told["logins"][0]["spoke"], "spoke-1");
+    assert_eq!(told["logins"][1]["path"], "database/creds/direct");
+    assert_eq!(told["logins"][1]["spoke"], Value::Null);
+    let cli = Cli::new(told["nodes"][0]["api"].as_str().unwrap()).with_token("dev-root");
+    for path in ["database/creds/app", "database/creds/direct"] {
+        let made = cli.run(&format!("read -json {path}")).await.expect(0).json();
+        let text = |name: &str| made["data"][name].as_str().unwrap().to_owned();
+        assert!(database.can_log_in(&text("username"), &text("password")).await, "{path}");
+    }
+    let view = cli.run("relay list -json").await.expect(0).json();
+    assert_eq!(view["spokes"][0]["name"], "spoke-1");
+
+    // Without its spoke the one way is closed, and the other is not.
+    let (nodes, spokes) = (pids(&told, "nodes"), pids(&told, "spokes"));
+    let spoke = nix::unistd::Pid::from_raw(i32::try_from(spokes[0]).unwrap());
+    nix::sys::signal::kill(spoke, Signal::SIGKILL).unwrap();
+    gone(&spokes);
+    cli.run("read database/creds/direct").await.expect(0);
+    let refused = cli.run("read database/creds/app").await.expect(2);
+    assert!(refused.err.contains("spoke not connected: \"spoke-1\""), "{}", refused.err);
+    // It is started again.
+    let back = || async { (cli.run("read database/creds/app").await.code == 0).then_some(()) };
+    eventually_async(PATIENCE * 2, "the spoke is back", back).await;
+
+    // Killed so that it can clean up nothing, it still leaves nothing running.
+    platform.kill();
+    gone(&nodes);
+    let mine = |pid: &u64| {
+        let line = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+        String::from_utf8_lossy(&line).contains(&home.path().display().to_string())
+    };
+    let all =
+        || std::fs::read_dir("/proc").unwrap().filter_map(|e| e.ok()?.file_name().to_str()?.parse().ok());
+    eventually(PATIENCE, "no process of it is left", || {
+        (!all().any(|pid| mine(&pid) && runs(pid))).then_some(())
+    });
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_process_whose_parent_is_gone_already_does_not_start() {
+    let cli = Cli::new("http://127.0.0.1:1");
+    let ended = cli.run("relay run -credentials-dir=/nowhere -end-with-parent=1").await.expect(1);
+    assert!(ended.err.contains("no longer its parent"), "{}", ended.err);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_demonstration_kills_the_active_node_and_every_way_to_a_login_works_again() {
+    let (home, database) = (TempDir::new().unwrap(), PostgresServer::start().await);
+    let mut demo = start(home.path(), "demo", &["demo", "failover", "-json"], &database).await;
+    let ended = demo.wait(Duration::from_secs(180));
+    let shown: Value = serde_json::from_str(&demo.log()).unwrap_or_else(|e| panic!("{e}: {}", demo.log()));
+    assert_eq!(ended.code(), Some(0), "{shown}");
+    assert_eq!(shown["recovered"], true);
+    let killed = shown["killed"]["node"].as_str().unwrap();
+    assert_ne!(shown["active"]["node"], killed);
+    let spokes = shown["spokes"].as_array().unwrap();
+    assert_eq!(spokes.len(), 2);
+    assert_ne!(spokes[0]["before"], spokes[1]["before"], "two spokes on two nodes: {shown}");
+    for spoke in spokes {
+        // A stream that did not end on the node that was killed is where it was.
+        assert_eq!(spoke["stream_stayed"], spoke["before"] != killed, "{shown}");
+        assert_ne!(spoke["after"], killed);
+        assert!(spoke["known_ms"].is_i64());
+    }
+    let roles = shown["roles"].as_array().unwrap();
+    assert_eq!(roles.len(), 3);
+    assert!(roles.iter().all(|role| role["routable_ms"].is_i64()), "{shown}");
+    let logins = &shown["logins"];
+    let failures = logins["failures"].as_array().unwrap();
+    assert!(logins["asked"].as_u64().unwrap() > 3);
+    assert_eq!(logins["failed"].as_u64().unwrap(), failures.len() as u64);
+    // Nothing is left: no process, no folder, no user in the database that a lease was given for.
+    assert!(!std::fs::read_dir(home.path()).unwrap().any(|e| e.unwrap().file_type().unwrap().is_dir()));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_demonstration_says_what_it_needs() {
+    let cli = Cli::new("http://127.0.0.1:1");
+    let ended = cli.run("demo failover").await.expect(1);
+    assert!(ended.err.contains("a database is needed"), "{}", ended.err);
+    let ended = cli.run("demo failover -platform=/nowhere").await.expect(1);
+    assert!(ended.err.contains("no platform runs"), "{}", ended.err);
+}
