@@ -35,7 +35,7 @@ pub struct Options {
     /// How they are sealed.
     pub seal: Seal,
     /// More lines for the table `[server.hub]` of each configuration file, as inline keys such as `limits.forward_hold = "1s"`.
-    /// `API_PORT` in them is the port of the node.
+    /// `API_PORT` in them is the port of the node, `RELAY_HOST` the address where it takes spokes.
     pub extra: String,
     /// More environment for each node.
     pub env: Vec<(String, String)>,
@@ -135,7 +135,10 @@ impl Node {
             self.cluster_port,
             self.relay_host(),
             join.join(", "),
-            self.options.extra.replace("API_PORT", &self.api_port.to_string()),
+            self.options
+                .extra
+                .replace("API_PORT", &self.api_port.to_string())
+                .replace("RELAY_HOST", &self.relay_host()),
         );
         std::fs::write(self.config(), text).unwrap();
     }

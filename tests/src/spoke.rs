@@ -10,8 +10,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use nix::sys::signal::Signal;
+use rustls::pki_types::pem::PemObject as _;
+use rustls::pki_types::{CertificateDer, ServerName};
+use rustls::{ClientConfig, RootCertStore};
 use serde_json::{Value, json};
 use tempfile::TempDir;
+use tokio_rustls::TlsConnector;
 
 use crate::cli::Cli;
 use crate::db::{ADMIN, ADMIN_PASSWORD, PostgresServer};
@@ -35,7 +39,11 @@ pub struct Relay {
 impl Relay {
     /// Mounts the relay, makes its authority and waits until every node listens.
     pub async fn set_up(cluster: &Cluster) -> Self {
-        let port = free_port();
+        Self::set_up_at(cluster, free_port()).await
+    }
+
+    /// The same at a port that was chosen before.
+    pub async fn set_up_at(cluster: &Cluster, port: u16) -> Self {
         let api = cluster.api(cluster.active().await);
         api.put("sys/mounts/relay", json!({"type": "relay"})).await.expect(204);
         let hosts: Vec<_> = cluster.nodes.iter().map(crate::hub::Node::relay_host).collect();
@@ -66,6 +74,23 @@ impl Relay {
     /// Where a node takes spokes.
     pub fn address(&self, cluster: &Cluster, node: usize) -> String {
         format!("{}:{}", cluster.nodes[node].relay_host(), self.port)
+    }
+
+    /// The certificate, DER, that a node shows to whoever dials its port for spokes.
+    ///
+    /// # Panics
+    /// When it is not one of the authority, PEM.
+    pub async fn served_certificate(&self, cluster: &Cluster, node: usize, ca_pem: &[u8]) -> Vec<u8> {
+        let host = cluster.nodes[node].relay_host();
+        let mut roots = RootCertStore::empty();
+        roots.add(CertificateDer::from_pem_slice(ca_pem).unwrap()).unwrap();
+        let mut config = ClientConfig::builder().with_root_certificates(roots).with_no_client_auth();
+        config.alpn_protocols = vec![b"h2".to_vec()];
+        let tcp = tokio::net::TcpStream::connect((host.as_str(), self.port)).await.unwrap();
+        let name = ServerName::try_from(host).unwrap();
+        // The client's side is done before the hub has seen that no certificate comes.
+        let stream = TlsConnector::from(Arc::new(config)).connect(name, tcp).await.unwrap();
+        stream.get_ref().1.peer_certificates().unwrap()[0].to_vec()
     }
 
     /// Where the balancer is.

@@ -147,6 +147,19 @@ impl Credentials {
         Self::check(dir, ca, cert, key)
     }
 
+    /// Reads the files as they are and changes none: somebody else may be about to replace them.
+    ///
+    /// # Errors
+    /// When one is missing or they do not belong together, if only for a moment.
+    pub fn peek(dir: &Path) -> Result<Self, CredentialsError> {
+        let ca = certificate(&dir.join(CA), &read(&dir.join(CA))?)?;
+        let text = |name| {
+            let bytes = Zeroizing::new(read(&dir.join(name))?);
+            Ok::<_, CredentialsError>(Zeroizing::new(String::from_utf8_lossy(&bytes).into_owned()))
+        };
+        Self::parse(dir, ca, &text(KEY)?, &text(CERT)?)
+    }
+
     /// Writes the files of a new spoke; the directory is made when absent.
     ///
     /// # Errors

@@ -121,8 +121,8 @@ fn shown(servers: &[Address]) -> Vec<String> {
 
 /// What work beside the streams came to.
 pub(crate) enum Done {
-    /// An epoch is on disk, or could not be written.
-    Persisted(Epoch, bool),
+    /// An epoch is on disk, or could not be written; with the credentials that were found beside it.
+    Persisted(Epoch, bool, Option<Credentials>),
     /// A renewal ended.
     Renewed(Result<Credentials, renewal::Error>),
 }
@@ -228,18 +228,32 @@ impl Daemon {
         exit
     }
 
+    /// Writes the epoch, and looks whether the certificate was renewed by hand: the dial that follows is with that one.
     fn persist(&self, epoch: Epoch) {
         let (counter, done) = (self.counter.clone(), self.done.clone());
+        // The files are in two minds while a renewal of our own replaces them.
+        let dir = (!self.renewals.is_running()).then(|| self.options.credentials_dir.clone());
         let write = self.tasks.spawn_blocking("persist", move || {
             let written = counter.write(epoch);
-            written
+            let durable = written
                 .inspect_err(|error| tracing::debug!(%error, "the session counter was not written"))
-                .is_ok()
+                .is_ok();
+            (durable, dir.and_then(|dir| Credentials::peek(&dir).ok()))
         });
         self.tasks.spawn_until_cancelled("persisted", async move {
-            let durable = write.join().await.unwrap_or(false);
-            let _ = done.send(Done::Persisted(epoch, durable)).await;
+            let (durable, found) = write.join().await.unwrap_or((false, None));
+            let _ = done.send(Done::Persisted(epoch, durable, found)).await;
         });
+    }
+
+    /// Takes credentials that somebody renewed, if they are of this spoke and of the same authority.
+    fn take(&mut self, found: Credentials) {
+        let held = &self.credentials;
+        let ours = found.name == held.name && found.ca_der() == held.ca_der();
+        if ours && found.not_after > held.not_after && !self.renewals.is_running() {
+            tracing::info!(not_after = found.not_after, "the certificate was renewed by hand");
+            self.credentials = Arc::new(found);
+        }
     }
 
     fn dial(&mut self, epoch: Epoch, address: String) {
@@ -314,7 +328,10 @@ impl Daemon {
 
     fn is_done(&mut self, done: Done) -> Option<Exit> {
         match done {
-            Done::Persisted(epoch, durable) => self.feed(Event::Persisted(epoch, durable)),
+            Done::Persisted(epoch, durable, found) => {
+                found.into_iter().for_each(|found| self.take(found));
+                self.feed(Event::Persisted(epoch, durable))
+            }
             Done::Renewed(Ok(credentials)) => {
                 tracing::info!(not_after = credentials.not_after, "certificate renewed");
                 self.credentials = Arc::new(credentials);

@@ -77,6 +77,11 @@ impl Renewals {
         self.running
     }
 
+    /// Whether a renewal is under way.
+    pub(crate) const fn is_running(&self) -> bool {
+        self.running
+    }
+
     /// The renewal is over, one way or the other.
     pub(crate) const fn ended(&mut self) {
         self.running = false;

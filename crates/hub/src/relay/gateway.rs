@@ -233,6 +233,10 @@ impl SpokeGateway for Gateway {
         let request = request.into_inner();
         let signed = renew::sign(&self.hub, &session.spoke, request.csr_pem, request.ttl_seconds).await;
         let signed = signed.map_err(Status::failed_precondition)?;
+        // Its stream stays; from its next dial on the spoke shows what it was given now.
+        if let Some(stream) = self.hub.spokes.local(&session.spoke) {
+            self.hub.spokes.renewed(&stream, signed.not_after_unix);
+        }
         Ok(Response::new(proto::RenewCertResponse {
             cert_pem: signed.cert_pem,
             ca_cert_pem: signed.ca_cert_pem,
