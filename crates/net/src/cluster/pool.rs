@@ -95,7 +95,10 @@ pub struct PeerConnection {
     id: u64,
     address: Arc<str>,
     sender: http2::SendRequest<PeerBody>,
+    /// Closed on purpose: what is under way fails.
     closed: CancellationToken,
+    /// Takes no more requests; what is under way may end.
+    spent: CancellationToken,
 }
 
 impl PeerPool {
@@ -221,13 +224,16 @@ impl PeerConnection {
         let mut sender = self.sender.clone();
         let not_sent = || PeerError::NotSent { address: self.address.to_string() };
         let answer = tokio::select! {
+            // An answer that came just before the end is an answer.
+            biased;
             answer = sender.try_send_request(request) => answer,
             () = self.closed.cancelled() => return Err(self.cut()),
         };
         answer.map_err(|mut error| {
-            self.closed.cancel();
+            self.spent.cancel();
             match error.take_message() {
                 Some(_) => not_sent(),
+                None if self.closed.is_cancelled() => self.cut(),
                 None => PeerError::Lost {
                     address: self.address.to_string(),
                     source: Arc::new(error.into_error()),
@@ -238,7 +244,7 @@ impl PeerConnection {
 
     /// Whether the connection can take no more requests.
     pub fn is_closed(&self) -> bool {
-        self.closed.is_cancelled() || self.sender.is_closed()
+        self.closed.is_cancelled() || self.spent.is_cancelled() || self.sender.is_closed()
     }
 
     /// Ends the connection; what is under way on it fails.
@@ -275,17 +281,17 @@ async fn connect(shared: &Shared, address: &str, alpn: &str) -> io::Result<PeerC
         .handshake(TokioIo::new(stream))
         .await
         .map_err(io::Error::other)?;
-    let closed = CancellationToken::new();
-    let (ended, peer) = (closed.clone(), address.to_owned());
+    let (closed, spent) = (CancellationToken::new(), CancellationToken::new());
+    let (cut, ended, peer) = (closed.clone(), spent.clone(), address.to_owned());
     shared.tasks.spawn_until_cancelled("cluster-client", async move {
-        let result = ended.run_until_cancelled(connection).await;
+        let result = cut.run_until_cancelled(connection).await;
         if let Some(Err(error)) = result {
             tracing::debug!(%peer, %error, "the connection to a peer ended");
         }
         ended.cancel();
     });
     let id = shared.next.fetch_add(1, Ordering::Relaxed);
-    Ok(PeerConnection { id, address: Arc::from(address), sender, closed })
+    Ok(PeerConnection { id, address: Arc::from(address), sender, closed, spent })
 }
 
 fn client_config(shared: &Shared, alpn: &str) -> io::Result<Arc<ClientConfig>> {
