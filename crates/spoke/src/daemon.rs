@@ -27,12 +27,10 @@ use crate::credentials::{Credentials, CredentialsError};
 use crate::link::{Keepalive, Target};
 use crate::renewal::{self, Renewals, Schedule};
 use crate::runner::{Limits, Runner};
-use crate::session::{self, Order, Setup, Told, Welcome};
+use crate::session::{self, MOVED_WITHIN, Order, Setup, Told, Welcome};
 
 /// How long running commands may go on when the daemon goes down.
 const FINISH_WITHIN: Duration = Duration::from_secs(10);
-/// How long the commands of a stream that was left for another may go on.
-const MOVED_WITHIN: Duration = Duration::from_secs(30);
 /// How long the drivers may take to close.
 const CLOSE_WITHIN: Duration = Duration::from_secs(10);
 /// News of streams that wait for the daemon.

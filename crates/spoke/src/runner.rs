@@ -108,7 +108,8 @@ impl Lane {
         let received = Instant::now();
         let refuse = |failure| Some(reply(id.clone(), Err(failure)));
         if self.refusing.load(Ordering::Relaxed) || self.tasks.is_cancelled() {
-            return refuse(Failure::Busy(proto::Empty {}));
+            // It was not begun: the hub may send it to where this spoke has moved.
+            return refuse(Failure::NotConnected(proto::NotConnected::default()));
         }
         let (request, instance) = match wire::decode(command) {
             Ok(read) => read,
@@ -148,7 +149,7 @@ impl Lane {
         }
     }
 
-    /// Refuses every further command as busy: the stream goes down.
+    /// Refuses every further command as not connected: the stream goes down.
     pub fn refuse(&self) {
         self.refusing.store(true, Ordering::Relaxed);
     }

@@ -34,6 +34,8 @@ use outgoing::Outgoing;
 const PROTOCOL: u32 = 1;
 /// Frames that wait for the stream's writer.
 const QUEUE: usize = 64;
+/// How long the commands of a stream that was left for another may go on.
+pub(crate) const MOVED_WITHIN: Duration = Duration::from_secs(30);
 /// How long the hub may take for its welcome.
 const WELCOME_WITHIN: Duration = Duration::from_secs(10);
 /// How long the hub may take to end a stream that this side has ended.
@@ -137,9 +139,8 @@ async fn open(setup: &Setup, tasks: &Tasks) -> Result<(Stream, Welcome), Over> {
     let lane = setup.runner.lane(out.clone(), tasks);
     let pulse = interval(setup.heartbeat, welcome.heartbeat_interval_ms)
         .map(|interval| Pulse::new(interval, Instant::now()));
-    let epoch = setup.stamp.epoch;
     let stream = Stream {
-        epoch,
+        stamp: setup.stamp,
         inbound,
         out,
         finish,
@@ -172,7 +173,7 @@ fn interval(configured: Option<Duration>, told_ms: u64) -> Option<Duration> {
 
 /// An open stream.
 struct Stream {
-    epoch: Epoch,
+    stamp: Stamp,
     inbound: Streaming<proto::HubFrame>,
     out: mpsc::Sender<proto::SpokeFrame>,
     finish: CancellationToken,
@@ -185,6 +186,8 @@ struct Stream {
 /// What a frame leads to.
 enum Step {
     Go,
+    /// A newer stream of this very daemon has taken over.
+    Moved,
     Drain(Option<String>),
 }
 
@@ -202,8 +205,10 @@ impl Stream {
             };
             match stepped {
                 Ok(Step::Go) => {}
+                // The daemon's word may come later than the hub's; what runs here is no less wanted.
+                Ok(Step::Moved) => return self.wind_down(Goodbye::Moved, MOVED_WITHIN).await,
                 Ok(Step::Drain(redirect)) => {
-                    let _ = news.send((self.epoch, Told::Drain(redirect))).await;
+                    let _ = news.send((self.stamp.epoch, Told::Drain(redirect))).await;
                 }
                 Err(over) => return over,
             }
@@ -245,6 +250,9 @@ impl Stream {
                     "the hub asks this stream to leave"
                 );
                 return Ok(Step::Drain(Some(drain.redirect).filter(|redirect| !redirect.is_empty())));
+            }
+            Some(FromHub::Superseded(by)) if *by.by_boot_id == *self.stamp.boot.as_bytes() => {
+                return Ok(Step::Moved);
             }
             Some(FromHub::Superseded(by)) => return Err(superseded(&by)),
             Some(FromHub::Welcome(_)) => return Err(Over::failed("a second welcome")),
@@ -311,10 +319,16 @@ impl Stream {
         if !done {
             tracing::warn!(commands = self.lane.live(), "cancelling commands that did not end in time");
         }
-        self.finish.cancel();
-        let ended = async { while let Ok(Some(_)) = self.inbound.message().await {} };
-        // A hub that does not end it is left all the same.
+        // The hub ends the stream when it has every reply. What it sent before it knew is refused, not forgotten.
+        let (inbound, lane, out) = (&mut self.inbound, &self.lane, &self.out);
+        let ended = async {
+            while let Ok(Some(frame)) = inbound.message().await {
+                pass(lane, out, frame);
+            }
+        };
+        // One that does not is left all the same.
         let _ = timeout(END_WITHIN, ended).await;
+        self.finish.cancel();
         over()
     }
 }

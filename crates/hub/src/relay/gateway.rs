@@ -134,10 +134,23 @@ impl Gateway {
             Some(FromSpoke::Goodbye(goodbye)) => {
                 tracing::info!(spoke = %stream.spoke, reason = goodbye.reason, "a spoke says goodbye");
                 spokes.unroute(stream);
+                self.part(stream);
             }
             // A second hello changes nothing; a frame of a newer version is not for us.
             Some(FromSpoke::Hello(_)) | None => {}
         }
+    }
+
+    /// Ends the stream of a spoke that said goodbye as soon as nothing is under way on it: the spoke waits for that,
+    /// so that no command is lost between the two.
+    fn part(&self, stream: &Arc<Stream>) {
+        let stream = Arc::clone(stream);
+        self.hub.spokes.tasks.spawn_until_cancelled("part", async move {
+            tokio::select! {
+                () = stream.idle() => stream.end(End::Gone),
+                () = stream.ended() => {}
+            }
+        });
     }
 
     /// Signs beside the reading, so that it holds nothing up.

@@ -12,8 +12,8 @@ use crate::hub::Hub;
 const GRACE: Duration = Duration::from_secs(3);
 /// How often it is looked whether they have.
 const LOOK: Duration = Duration::from_millis(20);
-/// How long the last words to those that have not may take.
-const LAST_WORDS: Duration = Duration::from_millis(300);
+/// How long what is under way on streams that have moved may go on after that, and last words to the others.
+const FINISH: Duration = Duration::from_secs(5);
 
 /// Tells every spoke to move, and takes no new ones: the port closes.
 pub fn tell(hub: &Arc<Hub>, reason: &str) {
@@ -37,7 +37,7 @@ pub async fn end(hub: &Hub, reason: &str) {
     for stream in hub.spokes.streams() {
         hub.spokes.end(&stream, Status::unavailable(reason));
     }
-    drop(tokio::time::timeout(LAST_WORDS, gone(hub)).await);
+    drop(tokio::time::timeout(FINISH, gone(hub)).await);
 }
 
 async fn gone(hub: &Hub) {

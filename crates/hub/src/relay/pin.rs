@@ -93,5 +93,6 @@ async fn send_away(spokes: &Spokes, own_port: &(impl Fn() -> Option<u16> + Send)
 
 /// Tells a spoke to open a stream elsewhere and then to close this one.
 pub fn tell_to_move(stream: &Stream, reason: &str, grace_ms: u64, redirect: String) {
+    stream.send_away();
     stream.tell(Frame::Drain(proto::Drain { reason: reason.to_owned(), grace_ms, redirect }));
 }

@@ -31,6 +31,8 @@ use crate::cluster::Cluster;
 
 /// How long a stream whose spoke is moving may finish what is under way; with the last words inside a second.
 const FINISH: Duration = Duration::from_millis(600);
+/// The same for a stream that this node itself sent away: nobody else wants it gone, and no request is to fail.
+const FINISH_SENT_AWAY: Duration = Duration::from_secs(8);
 /// How long last words may take.
 const LAST_WORDS: Duration = Duration::from_millis(250);
 /// How often the membership and the gauges are looked at.
@@ -387,9 +389,10 @@ impl Spokes {
             alive: lost.alive,
         }));
         let moving = lost.by.boot == lost.stamp.boot;
+        let finish = if stream.is_sent_away() { FINISH_SENT_AWAY } else { FINISH };
         self.tasks.spawn_until_cancelled("supersede", async move {
             if moving {
-                drop(tokio::time::timeout(FINISH, stream.idle()).await);
+                drop(tokio::time::timeout(finish, stream.idle()).await);
             }
             stream.end(End::Superseded { moving });
             stream.cut_after(LAST_WORDS).await;

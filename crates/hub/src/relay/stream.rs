@@ -82,6 +82,7 @@ pub struct Stream {
     last_seen: AtomicU64,
     cert_not_after: AtomicI64,
     leaving: AtomicBool,
+    sent_away: AtomicBool,
     renewing: AtomicBool,
     end: OnceLock<End>,
     ended: CancellationToken,
@@ -132,6 +133,7 @@ impl Stream {
             last_seen: AtomicU64::new(millis(birth.now)),
             cert_not_after: AtomicI64::new(birth.cert_not_after),
             leaving: AtomicBool::new(false),
+            sent_away: AtomicBool::new(false),
             renewing: AtomicBool::new(false),
             end: OnceLock::new(),
             ended: CancellationToken::new(),
@@ -245,6 +247,16 @@ impl Stream {
     /// Takes no new commands; those under way go on.
     pub fn leave(&self) {
         self.leaving.store(true, Ordering::Release);
+    }
+
+    /// This node told the spoke to move.
+    pub fn send_away(&self) {
+        self.sent_away.store(true, Ordering::Release);
+    }
+
+    /// Whether this node told the spoke to move.
+    pub fn is_sent_away(&self) -> bool {
+        self.sent_away.load(Ordering::Acquire)
     }
 
     /// Takes the one place for a renewal; false while another is under way.

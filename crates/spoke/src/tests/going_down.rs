@@ -28,10 +28,15 @@ async fn a_signal_says_goodbye_finishes_what_runs_and_closes_the_drivers() {
     let late = stream.reply().await;
     assert_eq!(late.request_id, "late");
     let Some(Outcome::Error(error)) = late.outcome else { panic!("it was done") };
-    assert_eq!(error.kind, Some(proto::command_error::Kind::Busy(proto::Empty {})));
+    let refused = Some(proto::command_error::Kind::NotConnected(proto::NotConnected::default()));
+    assert_eq!(error.kind, refused);
     fakes.gate.cancel();
     assert_eq!(stream.reply().await.request_id, "ann");
-    assert_eq!(stream.next().await, None);
+    // Until the hub ends the stream nothing that it sent is left without an answer.
+    stream.command(command("later", &creation("later"), instance("x", 1, "slow", 16))).await;
+    let later = stream.reply().await;
+    let Some(Outcome::Error(error)) = later.outcome else { panic!("it was done") };
+    assert_eq!((later.request_id.as_str(), error.kind), ("later", refused));
     drop(stream);
     assert_eq!(spoke.ended().await.unwrap(), 0);
     assert_eq!((fakes.opened.load(SeqCst), fakes.closed.load(SeqCst)), (1, 1));
