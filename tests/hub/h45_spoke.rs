@@ -46,7 +46,8 @@ async fn restarts(
         } else {
             assert_eq!(spoke.stop(), Some(0));
         }
-        spoke.start(&relay.shared(), &[]);
+        // Long: what waits for a slow database is not what is refused here.
+        spoke.start(&relay.shared(), &["-queue-timeout=2m"]);
         eventually_async(PATIENCE, "the restarted spoke is there", || async {
             (entry(cluster, node, "spoke-1").await?["session_epoch"] != before).then_some(())
         })
