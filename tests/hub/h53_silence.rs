@@ -1,4 +1,4 @@
-//! H-53, H-54, H-55: packets between the active node and the node that holds a stream are dropped, in one direction.
+//! H-52 with spokes, H-53, H-54, H-55: packets between the active node and others are dropped, in one direction or both.
 
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -8,7 +8,7 @@ use holdfast_tests::eventually_async;
 use holdfast_tests::hub::{Cluster, Options, PATIENCE};
 use holdfast_tests::netns::Network;
 use holdfast_tests::oracle::{Login, settled};
-use holdfast_tests::spoke::{Relay, Spoke, entry, epoch, owned, setup_remote};
+use holdfast_tests::spoke::{Relay, Spoke, add_remote, entry, epoch, owned, setup_remote};
 use serde_json::Value;
 
 /// Three nodes on a network of their own, and a spoke on a standby that serves logins.
@@ -167,5 +167,37 @@ fn an_owner_whose_cluster_port_is_blocked_is_named_and_stays_listed() {
         let shown = entry(&scene.cluster, scene.active, "spoke-1").await.expect("still listed");
         assert_eq!(shown["node_reachable"], true);
         settled(&api, &scene.database, PATIENCE * 5).await;
+    });
+}
+
+#[test]
+fn streams_ride_out_a_partition_of_the_active_node() {
+    scene(|scene| async move {
+        // The whole of it, so that the spoke lives on.
+        let scene = &scene;
+        let (cluster, database) = (&scene.cluster, &scene.database);
+        // Spokes still reach the node that the other nodes do not reach.
+        let _second = scene.relay.spoke_on(cluster, "spoke-2", scene.active).await;
+        add_remote(cluster, scene.active, database, "spoke-2", ("pg2", "app2", "1h")).await;
+        let before = (epoch(cluster, "spoke-1").await, epoch(cluster, "spoke-2").await);
+        scene.relay.balancer.refuse();
+        scene.network.isolate(scene.active);
+        for through in cluster.others(scene.active) {
+            let api = cluster.api(through);
+            let login = || async { Login::issue(&api, "database/creds/app").await };
+            let login = eventually_async(PATIENCE, "a login on the side of the majority", login).await;
+            assert!(login.works(database).await);
+        }
+        let refused = cluster.api(scene.owner).get("database/creds/app2").await.expect(503);
+        assert!(refused.body.to_string().contains("spoke not connected"), "{}", refused.body);
+        scene.network.heal(scene.active);
+        owned(cluster, "spoke-2", scene.active).await;
+        let api = cluster.api(scene.owner);
+        let login = || async { Login::issue(&api, "database/creds/app2").await };
+        let login = eventually_async(PATIENCE, "a login through the returned node", login).await;
+        assert!(login.works(database).await);
+        assert_eq!((epoch(cluster, "spoke-1").await, epoch(cluster, "spoke-2").await), before);
+        settled(&cluster.api(cluster.active().await), database, PATIENCE * 5).await;
+        cluster.check_logs(&[]);
     });
 }

@@ -114,6 +114,28 @@ async fn a_stale_entry_without_another_owner_is_not_connected_after_one_send() {
 }
 
 #[tokio::test]
+async fn two_stale_owners_one_after_the_other_are_the_end_of_it() {
+    let world = World::new(3).await;
+    let credentials = world.credentials("spoke-1");
+    let old = TestSpoke::connect(&credentials, 1, world.port, 1, 1).await.unwrap();
+    world.routable("spoke-1").await;
+    for node in [1, 2] {
+        world.nodes[node].peers.mute.store(true, Ordering::SeqCst);
+    }
+    drop(old);
+    world.until(|w| w.nodes[1].hub.spokes.open_streams() == 0).await;
+    let _next = TestSpoke::connect(&credentials, 2, world.port, 2, 1).await.unwrap().echo();
+    world.until(|w| w.nodes[2].hub.spokes.local(&spoke()).is_some()).await;
+    // The second owner loses the stream between its being found and the command's arrival.
+    let hub = world.nodes[2].hub.clone();
+    let lose = move || hub.spokes.streams().iter().for_each(|stream| hub.spokes.unroute(stream));
+    *world.nodes[0].peers.before_second.lock() = Some(Box::new(lose));
+    let failure = run(&world).await.unwrap_err();
+    assert!(matches!(failure, CommandFailure::NotConnected), "{failure:?}");
+    assert_eq!(runs(&world), 2);
+}
+
+#[tokio::test]
 async fn an_owner_that_cannot_be_reached_is_named_and_stays_in_the_view() {
     let world = World::new(2).await;
     let _stream = world.spoke("spoke-1", 1, 1, 1).await;

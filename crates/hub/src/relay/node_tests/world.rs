@@ -14,6 +14,7 @@ use holdfast_net::serve::Body;
 use holdfast_ops::{Duration as Span, Tasks};
 use http::{Request, Response};
 use http_body_util::BodyExt as _;
+use parking_lot::Mutex;
 use rcgen::{Issuer, KeyPair, PublicKeyData as _};
 use serde_json::json;
 use tokio::time::Instant;
@@ -58,6 +59,8 @@ pub struct TestPeers {
     pub cut: AtomicBool,
     /// Sets do not get through.
     pub mute: AtomicBool,
+    /// Happens just before the second command leaves.
+    pub before_second: Mutex<Option<Box<dyn FnOnce() + Send>>>,
 }
 
 #[async_trait]
@@ -69,7 +72,12 @@ impl Peers for TestPeers {
     async fn send_relay(&self, address: &str, request: Request<Body>) -> Result<Response<Body>, SendError> {
         let path = request.uri().path().to_owned();
         if path.ends_with("/RunCommand") {
-            self.runs.fetch_add(1, Ordering::SeqCst);
+            let before = self.runs.fetch_add(1, Ordering::SeqCst);
+            if before == 1
+                && let Some(happens) = self.before_second.lock().take()
+            {
+                happens();
+            }
         }
         if self.cut.load(Ordering::SeqCst)
             || self.mute.load(Ordering::SeqCst) && path.ends_with("/AnnounceSpokes")
@@ -145,6 +153,7 @@ impl World {
                 runs: AtomicUsize::new(0),
                 cut: AtomicBool::new(false),
                 mute: AtomicBool::new(false),
+                before_second: Mutex::default(),
             });
             nodes.push((Node { hub, cluster, peers, address, tasks }, door));
         }
