@@ -6,11 +6,13 @@ use std::time::{Duration, Instant};
 
 use holdfast_tests::api::Api;
 use holdfast_tests::db::PostgresServer;
-use holdfast_tests::hub::Cluster;
+use holdfast_tests::eventually_async;
+use holdfast_tests::hub::{Cluster, PATIENCE};
 use holdfast_tests::oracle::Login;
 use serde_json::json;
 use tokio::task::JoinSet;
 
+use super::creds;
 use crate::etcd::Etcd;
 use crate::load::percentile;
 use crate::report::{Row, ms};
@@ -33,7 +35,7 @@ impl Probe {
                 while !stop.load(Ordering::Relaxed) {
                     let api = api.clone();
                     asked.spawn(async move {
-                        let issued = Login::issue(&api, "database/creds/app").await.is_some();
+                        let issued = Login::issue(&api, creds::GROUP).await.is_some();
                         (Instant::now(), issued)
                     });
                     tokio::time::sleep(Duration::from_millis(10)).await;
@@ -56,7 +58,7 @@ impl Probe {
 async fn rig() -> (Cluster, PostgresServer) {
     let (cluster, database) = (Cluster::start(3).await, PostgresServer::start().await);
     let active = cluster.active().await;
-    cluster.api(active).setup_postgres(&database, "1h").await;
+    creds::setup(&cluster.api(active), &database).await;
     (cluster, database)
 }
 
@@ -71,7 +73,7 @@ pub async fn kill(rounds: usize) -> Vec<Row> {
         cluster.nodes[active].kill();
         let probe = Probe::start(apis);
         let survivor = cluster.api(cluster.others(active)[0]);
-        while Login::issue(&survivor, "database/creds/app").await.is_none() {
+        while Login::issue(&survivor, creds::GROUP).await.is_none() {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
         let answers = probe.finish().await;
@@ -81,6 +83,7 @@ pub async fn kill(rounds: usize) -> Vec<Row> {
         cluster.nodes[active].start();
         cluster.nodes[active].wait_listening().await;
         cluster.wait_complete().await;
+        caught_up(&cluster).await;
     }
     drop(cluster);
     let theirs = etcd_kill(rounds.min(8)).await;
@@ -99,9 +102,23 @@ pub async fn kill(rounds: usize) -> Vec<Row> {
     )]
 }
 
+/// Waits until every node has applied what the active one had committed: the next loss then finds a whole cluster.
+async fn caught_up(cluster: &Cluster) {
+    let index = |i: usize, field: &'static str| async move {
+        cluster.api(i).get("sys/leader").await.body[field].as_u64().unwrap_or_default()
+    };
+    let committed = index(cluster.active().await, "raft_committed_index").await;
+    for i in 0..cluster.nodes.len() {
+        eventually_async(PATIENCE, "a node catches up", || async {
+            (index(i, "raft_applied_index").await >= committed).then_some(())
+        })
+        .await;
+    }
+}
+
 async fn etcd_kill(rounds: usize) -> Vec<Duration> {
     let mut times = Vec::new();
-    for _ in 0..rounds {
+    for round in 0..rounds {
         let mut etcd = Etcd::start().await;
         let leader = etcd.leader().await;
         let survivor = (leader + 1) % 3;
@@ -111,6 +128,7 @@ async fn etcd_kill(rounds: usize) -> Vec<Duration> {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
         times.push(killed.elapsed());
+        eprintln!("P-01 etcd {}/{rounds}: first put after {}", round + 1, ms(killed.elapsed()));
     }
     times.sort();
     times

@@ -12,13 +12,14 @@ use holdfast_tests::oracle::Login;
 use serde_json::json;
 use tokio::task::JoinSet;
 
+use super::creds;
 use crate::load::{closed_loop, percentile};
 use crate::report::{Row, ms};
 
 /// A role whose user costs the database nothing, so that leases can be made by the thousand.
 async fn cheap_role(cluster: &Cluster, database: &PostgresServer, ttl: &str) {
     let api = cluster.api(cluster.active().await);
-    api.setup_postgres(database, "1h").await;
+    creds::setup(&api, database).await;
     let nothing = json!({"db_name": "pg", "creation_statements": "SELECT 1", "revocation_statements": "SELECT 1",
         "default_ttl": ttl, "max_ttl": "24h"});
     api.put("database/roles/cheap", nothing).await.expect(204);
@@ -44,7 +45,7 @@ async fn first_login_after_kill(cluster: &mut Cluster) -> Duration {
     let api = cluster.api(cluster.others(active)[0]);
     let killed = Instant::now();
     cluster.nodes[active].kill();
-    eventually_async(PATIENCE, "a login", || Login::issue(&api, "database/creds/app")).await;
+    eventually_async(PATIENCE, "a login", || Login::issue(&api, creds::GROUP)).await;
     let took = killed.elapsed();
     cluster.nodes[active].start();
     cluster.nodes[active].wait_listening().await;
@@ -88,7 +89,7 @@ pub async fn due_at_once(count: usize) -> Vec<Row> {
         let api = api.clone();
         closed_loop(2, time, move |_, _| {
             let api = api.clone();
-            async move { Login::issue(&api, "database/creds/app").await.is_some() }
+            async move { Login::issue(&api, creds::GROUP).await.is_some() }
         })
     };
     let quiet = probe(Duration::from_secs(10)).await;
