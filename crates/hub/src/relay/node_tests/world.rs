@@ -251,10 +251,4 @@ impl Node {
             version: String::new(),
         }
     }
-
-    /// The node goes without a word.
-    pub async fn kill(&self) {
-        drop(self.tasks.stop(SOON).await);
-        self.hub.spokes.tasks.cancel();
-    }
 }
