@@ -1,4 +1,4 @@
-//! Keeps in memory what every request asks of the store: mounts, policies, quotas, audit devices.
+//! Keeps in memory what every request asks of the store: mounts, policies, quotas, audit devices, the relay's authority.
 //!
 //! What must hold: whoever becomes active has them already, because every unsealed node reads them again when an
 //! applied entry changed them. Correctness does not depend on it: a cache that is cold is filled by its first user.
@@ -11,10 +11,19 @@ use tokio::sync::Notify;
 use crate::error::ApiError;
 use crate::hub::Hub;
 use crate::quota::rule;
+use crate::relay::record;
 use crate::{audit, mount, policy};
 
 /// The records that the caches are made of.
-const KEPT: [&str; 5] = [mount::ENTRIES, policy::PREFIX, rule::RATES, rule::LEASES, audit::DEVICES];
+const KEPT: [&str; 7] = [
+    mount::ENTRIES,
+    policy::PREFIX,
+    rule::RATES,
+    rule::LEASES,
+    audit::DEVICES,
+    record::CA,
+    record::DENIED,
+];
 
 impl Hub {
     /// Reads into memory whatever is not there.
@@ -23,6 +32,7 @@ impl Hub {
         self.policies.warm()?;
         self.quotas.warm()?;
         self.audit.enabled()?;
+        self.relay.authority.denied()?;
         Ok(())
     }
 }

@@ -26,7 +26,7 @@ mod open;
 pub mod peers;
 pub mod pin;
 mod rate;
-mod record;
+pub(crate) mod record;
 pub mod renew;
 pub mod settings;
 pub mod sign;
