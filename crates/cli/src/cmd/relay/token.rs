@@ -27,7 +27,7 @@ pub async fn run(session: &Session, command: RelayToken) -> Outcome {
             let answer = session.client.list(&place.path("bootstrap-tokens")).await?;
             let data = answer.data();
             let row = |id: &String| {
-                let info = &data["key_info"][id];
+                let info = data["key_info"].get(id).unwrap_or(&Value::Null);
                 let text = |name: &str| info.get(name).map(cell).unwrap_or_default();
                 let uses = format!("{} of {}", text("uses"), limit(&info["max_uses"]));
                 let state = match (&info["error"], info["expired"].as_bool()) {
