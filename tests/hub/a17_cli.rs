@@ -63,7 +63,7 @@ async fn a_platform_of_three_nodes_serves_every_client_alike_and_leaves_nothing_
     let hvac = table("python3", "table.py", args(0)).await;
     let known: BTreeSet<&str> = hvac.lines().collect();
     let mut first = String::new();
-    for index in 0..3 {
+    for (index, node) in nodes.iter().enumerate().take(3) {
         let mut args = args(index);
         args.push(binary().display().to_string());
         let own = table("bash", "table_cli.sh", args).await;
@@ -74,7 +74,7 @@ async fn a_platform_of_three_nodes_serves_every_client_alike_and_leaves_nothing_
             first.clone_from(&own);
         }
         assert_eq!(own, first, "through node {index}");
-        let api = nodes[index]["api"].as_str().unwrap();
+        let api = node["api"].as_str().unwrap();
         let cli = Cli::new(api).with_token("dev-root");
         // Both mounts are there.
         cli.run(&format!("kv put secret/hello{index} who=world")).await.expect(0);

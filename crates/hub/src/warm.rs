@@ -15,15 +15,8 @@ use crate::relay::record;
 use crate::{audit, mount, policy};
 
 /// The records that the caches are made of.
-const KEPT: [&str; 7] = [
-    mount::ENTRIES,
-    policy::PREFIX,
-    rule::RATES,
-    rule::LEASES,
-    audit::DEVICES,
-    record::CA,
-    record::DENIED,
-];
+const KEPT: [&str; 7] =
+    [mount::ENTRIES, policy::PREFIX, rule::RATES, rule::LEASES, audit::DEVICES, record::CA, record::DENIED];
 
 impl Hub {
     /// Reads into memory whatever is not there.

@@ -449,7 +449,8 @@ async fn changes_of_membership_wait_for_each_other() {
     }
     assert_eq!(node.store.members().len(), 7);
     let gone = tokio::join!(node.store.remove(&names[0]), node.store.remove(&names[1]));
-    (gone.0.unwrap(), gone.1.unwrap());
+    gone.0.unwrap();
+    gone.1.unwrap();
     assert_eq!(node.store.members().len(), 5);
     node.kill().await;
 }

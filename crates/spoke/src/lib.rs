@@ -1,4 +1,5 @@
 //! The spoke: the daemon beside the databases. It dials the hub and does what the hub asks of the databases in its reach.
+#![cfg_attr(test, allow(clippy::disallowed_methods, reason = "tests may spawn bare tasks and read clocks"))]
 
 pub mod address;
 pub mod cache;
