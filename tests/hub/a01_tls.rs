@@ -160,9 +160,12 @@ async fn second_node_joins(home: &Cluster, files: &Files, leader: u16) -> Node {
     std::fs::write(second.config(), text.replace("raft.retry_join = []\n", "")).unwrap();
     second.start();
     files.wait(second.api_port, 429).await;
-    let (status, _, body) = files.curl(second.api_port, &files.ca, true, &["sys/leader"]).await;
     let expected = json!(format!("https://127.0.0.1:{leader}"));
-    assert_eq!((status, &body["leader_address"]), (200, &expected));
+    eventually_async(PATIENCE, "the second node names the leader's address", || async {
+        let (status, _, body) = files.curl(second.api_port, &files.ca, true, &["sys/leader"]).await;
+        (status == 200 && body["leader_address"] == expected).then_some(())
+    })
+    .await;
     second
 }
 

@@ -39,9 +39,13 @@ async fn what_is_too_large_is_refused_and_files_of_a_newer_version_are_left_alon
     node.start();
     node.wait_listening().await;
     assert_eq!(node.api().health().await, Some(503), "it stays sealed");
-    let log = node.log();
-    let told = log.lines().find(|line| line.contains("log.db") && line.contains("99"));
-    assert!(told.is_some_and(|line| line.contains("ERROR")), "the file and its format are named: {log}");
+    let told = |log: String| {
+        let line = log.lines().find(|line| line.contains("log.db") && line.contains("99"))?.to_owned();
+        Some(line)
+    };
+    let told =
+        eventually_async(PATIENCE, "the file and its format are named", || async { told(node.log()) }).await;
+    assert!(told.contains("ERROR"), "{told}");
     assert_eq!(std::fs::read(&file).unwrap(), before, "the file was changed");
     // The others go on, and lead as before.
     cluster.api(active).put("kv/on", json!({"v": 1})).await.expect(204);

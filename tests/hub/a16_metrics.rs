@@ -36,7 +36,7 @@ fn labels(all: &BTreeMap<String, f64>) -> BTreeMap<String, BTreeSet<String>> {
     found
 }
 
-const ENUMS: [(&str, &[&str]); 7] = [
+const ENUMS: [(&str, &[&str]); 10] = [
     (
         "outcome",
         &[
@@ -50,6 +50,17 @@ const ENUMS: [(&str, &[&str]); 7] = [
             "deferred",
             "irrevocable",
             "removed",
+            // Of the relay.
+            "done",
+            "driver",
+            "not_connected",
+            "cannot_reach",
+            "busy",
+            "deadline",
+            "lost",
+            "refused",
+            "found",
+            "signed",
         ],
     ),
     ("mount_type", &["database", "kv", "token", "approle", "userpass", "other"]),
@@ -58,6 +69,12 @@ const ENUMS: [(&str, &[&str]); 7] = [
     ("plugin", &["postgresql", "mysql", "remote"]),
     ("kind", &["rate", "lease_count"]),
     ("version", &[]),
+    ("trigger", &["connect", "drop", "leader", "tick", "retry"]),
+    ("route", &["local", "forwarded"]),
+    (
+        "method",
+        &["initialize", "new_user", "update_user", "delete_user", "verify_password", "close", "other"],
+    ),
 ];
 
 #[tokio::test(flavor = "multi_thread")]
