@@ -16,7 +16,7 @@ use crate::report::{Row, ms};
 /// Where a login is asked for whose rights come from a group: nothing is shared with other logins but the group.
 pub const GROUP: &str = "database/creds/group";
 /// Its creation statements, the way that PostgreSQL's manual grants rights to many users.
-const IN_GROUP: &str = "CREATE ROLE \"{{name}}\" LOGIN PASSWORD '{{password}}' VALID UNTIL '{{expiration}}' IN ROLE bench_group;";
+pub const IN_GROUP: &str = "CREATE ROLE \"{{name}}\" LOGIN PASSWORD '{{password}}' VALID UNTIL '{{expiration}}' IN ROLE bench_group;";
 
 /// A database mount with the roles `app`, whose logins are granted a shared schema, and `group`.
 pub async fn setup(api: &Api, database: &PostgresServer) {

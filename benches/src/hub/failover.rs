@@ -13,7 +13,7 @@ use serde_json::json;
 use tokio::task::JoinSet;
 
 use super::creds;
-use crate::etcd::Etcd;
+use crate::etcd::{Etcd, EtcdApi, put};
 use crate::load::percentile;
 use crate::report::{Row, ms};
 
@@ -124,11 +124,20 @@ async fn etcd_kill(rounds: usize) -> Vec<Duration> {
         let survivor = (leader + 1) % 3;
         let killed = Instant::now();
         etcd.kill(leader);
-        while !etcd.put(survivor, "after", "1").await {
-            tokio::time::sleep(Duration::from_millis(5)).await;
-        }
-        times.push(killed.elapsed());
-        eprintln!("P-01 etcd {}/{rounds}: first put after {}", round + 1, ms(killed.elapsed()));
+        // As on our side: a question every 10 ms, and a slow answer does not hold up the next.
+        let api = EtcdApi::new(etcd.url(survivor));
+        let mut asked = JoinSet::new();
+        let took = loop {
+            let api = api.clone();
+            asked.spawn(async move { put(&api, "after", "1").await.then(|| killed.elapsed()) });
+            tokio::time::sleep(Duration::from_millis(10)).await;
+            let mut answered = std::iter::from_fn(|| asked.try_join_next());
+            if let Some(took) = answered.find_map(|answer| answer.ok().flatten()) {
+                break took;
+            }
+        };
+        times.push(took);
+        eprintln!("P-01 etcd {}/{rounds}: first put after {}", round + 1, ms(took));
     }
     times.sort();
     times

@@ -5,6 +5,7 @@ mod failover;
 mod idle;
 mod kv;
 mod leases;
+mod relay;
 
 use crate::report::{Row, publish};
 
@@ -23,6 +24,9 @@ pub async fn run(only: &[String], quick: bool) {
     }
     if wanted("P-04") {
         rows.extend(creds::parallel(quick).await);
+    }
+    if wanted("P-05") || wanted("P-06") {
+        rows.extend(relay::paths(quick).await);
     }
     if wanted("P-07") {
         rows.extend(leases::takeover(if quick { 1000 } else { 100_000 }, if quick { 2 } else { 5 }).await);
