@@ -25,6 +25,6 @@ pub mod resolve;
 
 pub use announcer::Announcer;
 pub use claim::{BootId, Claim, Seq, SpokeSet, Stamp, Superseded, Verdict, judge};
-pub use name::{InvalidSpokeName, NodeName, SpokeName};
+pub use name::NodeName;
 pub use registry::{Lookup, Registry};
 pub use resolve::Resolve;

@@ -2,10 +2,8 @@
 //!
 //! Labels are enums. What can be read off the cluster or the store is read when the metrics are shown.
 
-use std::fmt::{self, Write as _};
-
 use holdfast_ops::metrics::{Metrics as Registry, SECONDS};
-use prometheus_client::encoding::{EncodeLabelSet, EncodeLabelValue, LabelValueEncoder};
+use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
@@ -14,6 +12,7 @@ use prometheus_client::metrics::histogram::Histogram;
 use crate::cluster::Cluster;
 use crate::relay::metrics::RelayMetrics;
 
+/// An enum whose values are the values of a label.
 macro_rules! label {
     ($(#[$doc:meta])* $name:ident { $($(#[$variant_doc:meta])* $variant:ident = $text:literal,)+ }) => {
         $(#[$doc])*
@@ -22,13 +21,18 @@ macro_rules! label {
             $($(#[$variant_doc])* $variant,)+
         }
 
-        impl EncodeLabelValue for $name {
-            fn encode(&self, encoder: &mut LabelValueEncoder<'_>) -> Result<(), fmt::Error> {
-                encoder.write_str(match self { $(Self::$variant => $text,)+ })
+        impl prometheus_client::encoding::EncodeLabelValue for $name {
+            fn encode(
+                &self,
+                encoder: &mut prometheus_client::encoding::LabelValueEncoder<'_>,
+            ) -> Result<(), std::fmt::Error> {
+                std::fmt::Write::write_str(encoder, match self { $(Self::$variant => $text,)+ })
             }
         }
     };
 }
+
+pub(crate) use label;
 
 label! {
     /// How the forwarding of a request ended.

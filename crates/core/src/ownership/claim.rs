@@ -3,7 +3,8 @@
 use std::fmt;
 use std::time::Duration;
 
-use super::{NodeName, SpokeName};
+use super::NodeName;
+use crate::SpokeName;
 use crate::{Epoch, Term};
 
 /// 16 random bytes, new with every start of a spoke's daemon.

@@ -12,7 +12,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use super::announcer::Trigger;
-use super::{Claim, NodeName, Seq, SpokeName, SpokeSet, Stamp, Superseded, Verdict, judge};
+use super::{Claim, NodeName, Seq, SpokeSet, Stamp, Superseded, Verdict, judge};
+use crate::SpokeName;
 use crate::time::earliest;
 use crate::{Mono, Term};
 pub use entry::{Entry, Peer};

@@ -2,9 +2,10 @@
 
 use std::time::Duration;
 
+use holdfast_core::SpokeName;
 use holdfast_core::ownership::registry;
 use holdfast_core::ownership::resolve::{Effect, Event, Failure, Timing};
-use holdfast_core::ownership::{Resolve, SpokeName, Stamp};
+use holdfast_core::ownership::{Resolve, Stamp};
 use holdfast_core::{Mono, Term};
 
 use super::node::Sender;

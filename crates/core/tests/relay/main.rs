@@ -16,9 +16,10 @@ use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
 use std::time::Duration;
 
 use command::{Command, Outcome, Sent};
+use holdfast_core::SpokeName;
 use holdfast_core::epoch::dialer::End;
 use holdfast_core::ownership::announcer;
-use holdfast_core::ownership::{Lookup, SpokeName, SpokeSet, Stamp, Superseded};
+use holdfast_core::ownership::{Lookup, SpokeSet, Stamp, Superseded};
 use holdfast_core::time::Spread;
 use holdfast_core::{Epoch, Mono, Term};
 use node::{Node, Sender};

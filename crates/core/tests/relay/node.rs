@@ -3,10 +3,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
+use holdfast_core::SpokeName;
 use holdfast_core::epoch::dialer::End;
 use holdfast_core::ownership::announcer::{self, Outcome, Trigger};
 use holdfast_core::ownership::registry::{self, Reply, Report, Ticket};
-use holdfast_core::ownership::{Announcer, NodeName, Registry, Seq, SpokeName, SpokeSet, Stamp, Superseded};
+use holdfast_core::ownership::{Announcer, NodeName, Registry, Seq, SpokeSet, Stamp, Superseded};
 use holdfast_core::retry::Active;
 use holdfast_core::time::Spread;
 use holdfast_core::{Mono, Term};

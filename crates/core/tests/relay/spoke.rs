@@ -2,10 +2,11 @@
 
 use std::time::Duration;
 
+use holdfast_core::SpokeName;
 use holdfast_core::epoch::Dialer;
 use holdfast_core::epoch::dialer::{Effect, End, Event, Setup, Timing};
 use holdfast_core::ownership::registry;
-use holdfast_core::ownership::{BootId, Claim, SpokeName, Stamp};
+use holdfast_core::ownership::{BootId, Claim, Stamp};
 use holdfast_core::time::Spread;
 use holdfast_core::{Epoch, Mono};
 

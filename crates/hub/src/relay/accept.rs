@@ -9,7 +9,7 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use holdfast_core::ownership::SpokeName;
+use holdfast_core::SpokeName;
 use holdfast_net::pings::Pings;
 use holdfast_net::stall::Stalling;
 use holdfast_ops::Tasks;
@@ -140,8 +140,7 @@ fn note(hub: &Hub, settled: io::Result<()>, failures: u32) {
 /// Ends the streams of spokes whose name was denied.
 fn end_denied(hub: &Hub) {
     for stream in hub.spokes.streams() {
-        let denied = stream.spoke.as_str().parse().is_ok_and(|name| hub.relay.authority.is_denied(&name));
-        if denied {
+        if hub.relay.authority.is_denied(&stream.spoke) {
             hub.spokes.end(&stream, denied_status(&stream.spoke));
         }
     }
@@ -239,7 +238,7 @@ async fn serve(port: &Port, stream: TcpStream, address: SocketAddr) {
 fn identity(cert: &[u8]) -> Option<(SpokeName, i64)> {
     let name = Authority::spoke_name(cert)?;
     let (_, parsed) = x509_parser::parse_x509_certificate(cert).ok()?;
-    Some((SpokeName::parse(name.as_str()).ok()?, parsed.validity().not_after.timestamp()))
+    Some((name, parsed.validity().not_after.timestamp()))
 }
 
 /// Runs the streams of HTTP/2 connections as owned tasks.

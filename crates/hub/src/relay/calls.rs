@@ -7,10 +7,11 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use futures_util::future::BoxFuture;
+use holdfast_core::SpokeName;
 use holdfast_core::Term;
 use holdfast_core::ownership::announcer::Outcome;
 use holdfast_core::ownership::registry::Event;
-use holdfast_core::ownership::{NodeName, Seq, SpokeName, SpokeSet, Superseded};
+use holdfast_core::ownership::{NodeName, Seq, SpokeSet, Superseded};
 use holdfast_net::serve::Body;
 use holdfast_proto::relay::v1 as proto;
 use holdfast_proto::relay::v1::relay_peers_client::RelayPeersClient;

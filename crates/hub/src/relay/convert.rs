@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use bytes::Bytes;
-use holdfast_core::ownership::{BootId, Claim, NodeName, Seq, SpokeName, SpokeSet, Stamp, Superseded};
+use holdfast_core::SpokeName;
+use holdfast_core::ownership::{BootId, Claim, NodeName, Seq, SpokeSet, Stamp, Superseded};
 use holdfast_core::{Epoch, Term};
 use holdfast_proto::relay::v1 as proto;
 

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use aws_lc_rs::digest;
-use holdfast_core::ownership::SpokeName;
+use holdfast_core::SpokeName;
 use holdfast_dbdriver::wire::{self, Encoded, Output, Request};
 use holdfast_dbdriver::{
     Call, Change, DeleteUser, Driver, DriverConfig, DriverError, NewUser, PluginName, Reason, Scrubber,

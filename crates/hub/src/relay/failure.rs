@@ -3,8 +3,8 @@
 //! What must hold: a failure that says that nothing was done is a proof; what may have been done is told as such, so
 //! that the intent protocol cleans up after it.
 
+use holdfast_core::SpokeName;
 use holdfast_core::Term;
-use holdfast_core::ownership::SpokeName;
 use holdfast_dbdriver::{DriverError, Reason};
 use holdfast_proto::relay::v1 as proto;
 use holdfast_proto::relay::v1::command_error::Kind;

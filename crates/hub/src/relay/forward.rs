@@ -5,9 +5,10 @@
 
 use std::time::Duration;
 
+use holdfast_core::SpokeName;
 use holdfast_core::ownership::registry::Event as Told;
 use holdfast_core::ownership::resolve::{Effect, Event, Failure, Refusal, Resolve, Timing};
-use holdfast_core::ownership::{Lookup, NodeName, SpokeName, Stamp};
+use holdfast_core::ownership::{Lookup, NodeName, Stamp};
 use tokio::time::Instant;
 
 use super::failure::CommandFailure;

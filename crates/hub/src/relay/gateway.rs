@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-use holdfast_core::ownership::SpokeName;
+use holdfast_core::SpokeName;
 use holdfast_proto::relay::v1 as proto;
 use holdfast_proto::relay::v1::hub_frame::Frame;
 use holdfast_proto::relay::v1::spoke_frame::Frame as FromSpoke;
@@ -60,9 +60,7 @@ impl Gateway {
         if self.hub.spokes.is_draining() {
             return Err(Status::unavailable("this node takes no more spokes"));
         }
-        let denied =
-            session.spoke.as_str().parse().map_or(true, |name| self.hub.relay.authority.is_denied(&name));
-        if denied {
+        if self.hub.relay.authority.is_denied(&session.spoke) {
             return Err(denied_status(&session.spoke));
         }
         match pin::refusal(&self.hub.spokes, self.hub.relay.listener.port()) {

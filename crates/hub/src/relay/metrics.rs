@@ -1,34 +1,19 @@
 //! What this node counts and times of the relay: `holdfast_relay_*`.
 
-use std::fmt::{self, Write as _};
-
 use bytes::Bytes;
+use holdfast_core::Kind;
 use holdfast_core::ownership::announcer::Trigger as Why;
 use holdfast_ops::metrics::{Metrics as Registry, SECONDS};
 use holdfast_proto::relay::v1 as proto;
-use prometheus_client::encoding::{EncodeLabelSet, EncodeLabelValue, LabelValueEncoder};
+use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::Histogram;
 
 use super::failure::CommandFailure;
-
-macro_rules! label {
-    ($(#[$doc:meta])* $name:ident { $($(#[$variant_doc:meta])* $variant:ident = $text:literal,)+ }) => {
-        $(#[$doc])*
-        #[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
-        pub enum $name {
-            $($(#[$variant_doc])* $variant,)+
-        }
-
-        impl EncodeLabelValue for $name {
-            fn encode(&self, encoder: &mut LabelValueEncoder<'_>) -> Result<(), fmt::Error> {
-                encoder.write_str(match self { $(Self::$variant => $text,)+ })
-            }
-        }
-    };
-}
+use crate::error::ApiError;
+use crate::metrics::label;
 
 label! {
     /// Where a command's spoke was.
@@ -114,6 +99,17 @@ label! {
         Refused = "refused",
         /// It could not be done now.
         Failed = "failed",
+    }
+}
+
+impl SignOutcome {
+    /// How it ended.
+    pub fn of<T>(signed: &Result<T, ApiError>) -> Self {
+        match signed {
+            Ok(_) => Self::Signed,
+            Err(error) if matches!(error.kind(), Kind::Invalid | Kind::Denied) => Self::Refused,
+            Err(_) => Self::Failed,
+        }
     }
 }
 

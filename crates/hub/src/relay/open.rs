@@ -8,6 +8,7 @@ use holdfast_net::enrol::BootstrapToken;
 use serde_json::{Map, json};
 
 use super::bootstrap::{Found, Usage, refused};
+use super::metrics::{SignOutcome, Signing};
 use super::not_initialised;
 use super::record::{CA, DENIED};
 use super::sign::{self, Reason, Signed};
@@ -44,7 +45,10 @@ pub fn cluster_info(cx: &Cx, request: &Request) -> Result<Response, ApiError> {
 
 /// `sign-csr`: a certificate for whoever has the token.
 pub async fn sign_csr(cx: &Cx, mount: &MountEntry, request: &Request) -> Result<Response, ApiError> {
-    let signed = enrol(cx, mount, request).await?;
+    let enrolled = enrol(cx, mount, request).await;
+    let outcome = SignOutcome::of(&enrolled);
+    cx.hub.spokes.metrics.enrol.get_or_create(&Signing { outcome }).inc();
+    let signed = enrolled?;
     let fields = [("cert_pem", json!(signed.cert_pem)), ("ca_cert_pem", json!(signed.ca_cert_pem))];
     Ok(Response::data(
         fields.into_iter().map(|(name, value)| (name.to_owned(), value)).collect::<Map<_, _>>(),

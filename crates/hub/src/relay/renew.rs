@@ -5,7 +5,7 @@
 use std::sync::Arc;
 
 use holdfast_core::Kind;
-use holdfast_core::ownership::SpokeName;
+use holdfast_core::SpokeName;
 use holdfast_proto::relay::v1 as proto;
 use holdfast_proto::relay::v1::command_error::Kind as Wire;
 use tokio::time::Instant;
@@ -30,11 +30,7 @@ pub async fn sign_here(
         return Err(wire(Wire::NotActive(proto::NotActive { leader: hub.spokes.leader_address() })));
     };
     let signed = sign_as(hub, term, request).await;
-    let outcome = match &signed {
-        Ok(_) => SignOutcome::Signed,
-        Err(error) if matches!(error.kind(), Kind::Invalid | Kind::Denied) => SignOutcome::Refused,
-        Err(_) => SignOutcome::Failed,
-    };
+    let outcome = SignOutcome::of(&signed);
     hub.spokes.metrics.sign.get_or_create(&Signing { outcome }).inc();
     signed.map_err(|error| {
         let text = proto::Text { text: error.to_string() };

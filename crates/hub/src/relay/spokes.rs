@@ -10,9 +10,10 @@ use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
 use bytes::Bytes;
+use holdfast_core::SpokeName;
 use holdfast_core::ownership::announcer::{self, Announcer};
 use holdfast_core::ownership::registry::{self, Registry, Report, Ticket};
-use holdfast_core::ownership::{Claim, Lookup, NodeName, Seq, SpokeName, SpokeSet, Stamp, Superseded};
+use holdfast_core::ownership::{Claim, Lookup, NodeName, Seq, SpokeSet, Stamp, Superseded};
 use holdfast_core::retry::Active;
 use holdfast_core::{Mono, Term};
 use holdfast_ops::tasks::TaskHandle;

@@ -3,7 +3,7 @@
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use holdfast_core::ownership::SpokeName;
+use holdfast_core::SpokeName;
 use holdfast_ops::Tasks;
 
 use super::calls::Calls;

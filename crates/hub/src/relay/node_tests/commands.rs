@@ -3,7 +3,7 @@
 use std::sync::atomic::Ordering;
 
 use bytes::Bytes;
-use holdfast_core::ownership::SpokeName;
+use holdfast_core::SpokeName;
 use holdfast_dbdriver::IdempotencyKey;
 use holdfast_proto::relay::v1 as proto;
 use holdfast_proto::relay::v1::hub_frame::Frame;

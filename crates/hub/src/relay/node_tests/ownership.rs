@@ -2,7 +2,8 @@
 
 use std::sync::atomic::Ordering;
 
-use holdfast_core::ownership::{Lookup, SpokeName};
+use holdfast_core::SpokeName;
+use holdfast_core::ownership::Lookup;
 use holdfast_proto::relay::v1::hub_frame::Frame;
 use serde_json::Value;
 

@@ -1,6 +1,7 @@
 //! What one node does with the streams that end on it.
 
-use holdfast_core::ownership::{Lookup, SpokeName};
+use holdfast_core::SpokeName;
+use holdfast_core::ownership::Lookup;
 use holdfast_proto::relay::v1 as proto;
 use holdfast_proto::relay::v1::hub_frame::Frame;
 use holdfast_proto::relay::v1::spoke_frame::Frame as Out;

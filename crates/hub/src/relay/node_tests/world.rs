@@ -6,8 +6,8 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use async_trait::async_trait;
+use holdfast_core::SpokeName;
 use holdfast_core::Term;
-use holdfast_core::ownership::SpokeName;
 use holdfast_core::retry::Failure;
 use holdfast_net::cluster::{BodyError, ClusterIdentity, ClusterPort, PeerPool};
 use holdfast_net::serve::Body;
