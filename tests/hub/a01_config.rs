@@ -142,7 +142,8 @@ async fn deadlines(cluster: &Cluster, database: &PostgresServer) {
     for index in 0..3 {
         let begun = Instant::now();
         let reply = cluster.api(index).get("database/creds/slow").await;
-        assert!(begun.elapsed() < Duration::from_secs(60), "the request outlived its deadline");
+        // Four seconds are configured; what else would end it takes thirty.
+        assert!(begun.elapsed() < Duration::from_secs(20), "the request outlived its deadline");
         answers.push((reply.status, reply.errors()));
     }
     assert!(answers[0].0 >= 500, "{answers:?}");

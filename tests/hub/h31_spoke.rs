@@ -25,9 +25,16 @@ async fn a_spoke_on_a_standby_serves_through_every_node() {
         api.put("database/config/pg", config).await.expect(204);
         let login = Login::issue(&api, "database/creds/app").await.expect("a login");
         assert!(login.works(&database).await);
+        let sql = format!(
+            "SELECT extract(epoch FROM rolvaliduntil)::bigint FROM pg_roles WHERE rolname = '{}'",
+            login.username
+        );
+        let until = || async { database.query(&sql).await[0].parse::<i64>().unwrap() };
+        let before = until().await;
         let renew = json!({"lease_id": login.lease, "increment": "3h"});
         let renewed = api.put("sys/leases/renew", renew).await.expect(200);
         assert_eq!(renewed.body["lease_duration"], 3 * 3600);
+        assert!(until().await - before > 3600, "the login itself was renewed");
         api.put("sys/leases/revoke", json!({"lease_id": login.lease, "sync": true})).await.expect(204);
         assert!(!login.works(&database).await);
         api.put("database/rotate-root/pg", json!({})).await.expect(204);

@@ -11,7 +11,7 @@ use holdfast_tests::oracle::Login;
 use holdfast_tests::spoke::{Relay, entry, owned, setup_remote};
 
 /// Far more than what is promised, far less than the interval, a keepalive and an expiry.
-const AT_ONCE: Duration = Duration::from_secs(15);
+const AT_ONCE: Duration = Duration::from_secs(5);
 
 /// A number of a node's metrics; 0 while there is none.
 async fn metric(cluster: &Cluster, node: usize, name: &str) -> u64 {

@@ -20,7 +20,9 @@ async fn counts(cluster: &Cluster, through: usize) -> Vec<Value> {
 async fn a_pinned_spoke_is_at_the_active_node() {
     let port = free_port();
     let mut options = Options::calm();
-    options.extra.push_str(&format!("\nrelay.advertise = \"RELAY_HOST:{port}\""));
+    options
+        .extra
+        .push_str(&format!("\nmetrics.unauthenticated = true\nrelay.advertise = \"RELAY_HOST:{port}\""));
     options.env.push(("HOLDFAST_RELAY_PIN_SPOKES_TO_ACTIVE".into(), "TRUE".into()));
     let (cluster, database) = (Cluster::start_with(options).await, PostgresServer::start().await);
     let relay = Relay::set_up_at(&cluster, port).await;
@@ -39,6 +41,15 @@ async fn a_pinned_spoke_is_at_the_active_node() {
         assert_eq!(counts(&cluster, through).await, want);
     }
     assert!(!cluster.nodes[standby].log().contains("a spoke connected"), "it left no trace on the standby");
+    for why in ["connect", "drop"] {
+        let announced = format!("holdfast_relay_announce_total{{trigger=\"{why}\"}}");
+        assert_eq!(cluster.api(standby).metric(&announced).await, 0, "it was not announced");
+    }
+    assert_eq!(
+        cluster.api(active).metric("holdfast_relay_superseded_total").await,
+        0,
+        "there was no other claim"
+    );
     setup_remote(&cluster, standby, &database, "spoke-1", "1h").await;
     let api = cluster.api(standby);
     assert!(Login::issue(&api, "database/creds/app").await.expect("a login").works(&database).await);

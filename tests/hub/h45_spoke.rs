@@ -114,12 +114,14 @@ async fn denied(cluster: &Cluster, relay: &Relay, spoke: &mut Spoke, standby: us
         let line = format!("relay renew -server={address} -credentials-dir={dir}");
         let renewed = operator.run(&line).await;
         assert_ne!(renewed.code, 0, "{}", renewed.out);
+        assert!(renewed.err.contains("denied"), "{}", renewed.err);
     }
     let token = api.put("relay/bootstrap-tokens", json!({})).await.expect(200).text("token");
     let again = spoke.dir().join("again");
     let line = super::h42_join::line(&again, &relay.pin, &token, "spoke-1");
     let enrolled = operator.run(&line).await;
     assert_ne!(enrolled.code, 0, "{}", enrolled.out);
+    assert!(enrolled.err.contains("denied"), "{}", enrolled.err);
     assert!(!again.join("cert.pem").exists());
     assert!(entry(cluster, standby, "spoke-1").await.is_none(), "it did not come back");
 

@@ -61,3 +61,30 @@ async fn a_spoke_on_the_active_node_follows_when_that_is_killed() {
     settled(&cluster.api(leader), &database, PATIENCE * 5).await;
     cluster.check_logs(&[]);
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_spoke_leaves_an_owner_that_is_silent() {
+    let mut options = Options::calm();
+    options.extra.push_str("\nrelay.keepalive_interval = \"5s\"\nrelay.keepalive_timeout = \"2s\"");
+    let (mut cluster, database) = (Cluster::start_with(options).await, PostgresServer::start().await);
+    let relay = Relay::set_up(&cluster).await;
+    let active = cluster.active().await;
+    let standbys = cluster.others(active);
+    let _spoke = relay.spoke_on(&cluster, "spoke-1", standbys[0]).await;
+    setup_remote(&cluster, active, &database, "spoke-1", "1h").await;
+    let before = epoch(&cluster, "spoke-1").await;
+    relay.balancer.pick(standbys[1]);
+    // Its sockets stay open, and nothing comes from them any more.
+    cluster.nodes[standbys[0]].pause();
+    let other = cluster.nodes[standbys[1]].id.clone();
+    let now = eventually_async(PATIENCE, "the spoke is on another node", || async {
+        let now = entry(&cluster, active, "spoke-1").await?;
+        (now["node_id"] == other.as_str()).then_some(now)
+    })
+    .await;
+    assert!(now["session_epoch"].as_u64().unwrap() > before);
+    let login = Login::issue(&cluster.api(active), "database/creds/app").await.expect("a login at once");
+    assert!(login.works(&database).await);
+    cluster.nodes[standbys[0]].resume();
+    settled(&cluster.api(active), &database, PATIENCE).await;
+}

@@ -88,6 +88,7 @@ fn an_isolated_active_node_stops_being_active() {
         println!("not active {:?} after the cut", cut.elapsed());
         let reply = isolated.get("sys/leader").await.expect(200);
         assert_eq!(reply.body["is_self"], false);
+        assert_eq!(isolated.metric("holdfast_hub_active").await, 0);
         let refused = cluster.api(active).put("kv/late", json!({"v": 1})).await;
         assert_eq!(refused.status, 503, "{}", refused.body);
 

@@ -59,6 +59,8 @@ impl std::fmt::Debug for Candidate {
 struct Entry {
     mount_uuid: String,
     name: String,
+    /// Empty in an index of before there were places per connection.
+    #[serde(default)]
     config_id: String,
 }
 

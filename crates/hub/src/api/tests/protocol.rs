@@ -30,7 +30,7 @@ async fn both_versions_of_http_are_spoken_below_one_prefix() {
 
 /// Makes `a`, `b` and `c` below each path of a list; `{}` stands for the name.
 async fn make_lists(rig: &Rig, root: &str) {
-    for (mount, kind) in [("kv", "kv"), ("kv2", "kv-v2"), ("database", "database")] {
+    for (mount, kind) in [("kv", "kv"), ("kv2", "kv-v2"), ("database", "database"), ("relay", "relay")] {
         rig.as_token(root, "PUT", &format!("sys/mounts/{mount}"), json!({"type": kind})).await.expect(204);
     }
     for kind in ["approle", "userpass"] {
@@ -54,6 +54,8 @@ async fn make_lists(rig: &Rig, root: &str) {
             ("sys/quotas/rate-limit/{}", json!({"rate": 1000, "path": format!("kv/{name}")})),
             ("sys/quotas/lease-count/{}", json!({"max_leases": 1000, "path": format!("kv/{name}")})),
             ("auth/approle/role/a/secret-id", json!({})),
+            ("relay/bootstrap-tokens", json!({})),
+            ("relay/denied-spokes/{}", json!({})),
         ] {
             let reply = rig.as_token(root, "PUT", &path.replace("{}", name), body).await;
             assert!(matches!(reply.status, 200 | 204), "{path}: {}", reply.text);
@@ -81,6 +83,8 @@ async fn every_list_comes_in_pages() {
         "sys/quotas/lease-count",
         "auth/token/accessors",
         "auth/approle/role/a/secret-id",
+        "relay/bootstrap-tokens",
+        "relay/denied-spokes",
     ] {
         let list =
             async |query: &str| rig.as_token(&root, "LIST", &format!("{path}{query}"), Value::Null).await;

@@ -37,6 +37,7 @@ fn checks(world: &World) {
     let policies = ["app".to_owned(), "default".to_owned()];
     let decided = hub.policies.decide(&hub.storage, &policies, "kv/a", Operation::Read, true).unwrap();
     assert!(decided.allowed);
+    assert!(hub.relay.authority.denied().unwrap().is_empty());
     hub.quotas.check_rate("kv/a", None, IpAddr::V4(Ipv4Addr::LOCALHOST)).unwrap();
     assert!(!hub.audit.enabled().unwrap());
 }

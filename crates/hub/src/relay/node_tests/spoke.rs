@@ -80,6 +80,20 @@ async fn channel(credentials: &Credentials, node: usize, port: u16) -> Channel {
     Channel(sender)
 }
 
+/// Whether a node's port for spokes talks to whoever shows these credentials.
+pub async fn is_let_in(credentials: &Credentials, node: usize, port: u16) -> bool {
+    use tokio::io::AsyncReadExt as _;
+    let host = format!("127.0.0.{}", node + 1);
+    let tcp = TcpStream::connect(format!("{host}:{port}")).await.unwrap();
+    let name = ServerName::try_from(host).unwrap();
+    let Ok(mut stream) = TlsConnector::from(Arc::new(tls(credentials))).connect(name, tcp).await else {
+        return false;
+    };
+    // Under TLS 1.3 the refusal of a certificate is the first that the client reads; else it is the hub's settings.
+    let read = tokio::time::timeout(SOON, stream.read_u8()).await.expect("neither refused nor greeted");
+    read.is_ok()
+}
+
 /// Sends first frames of the caller's own on a new stream.
 pub async fn dial(
     credentials: &Credentials,

@@ -7,7 +7,7 @@ use holdfast_proto::relay::v1::hub_frame::Frame;
 use holdfast_proto::relay::v1::spoke_frame::Frame as Out;
 use tonic::Code;
 
-use super::spoke::{TestSpoke, dial, hello};
+use super::spoke::{Credentials, TestSpoke, dial, hello, is_let_in};
 use super::world::World;
 use crate::relay::RelaySettings;
 use crate::relay::record::DENIED;
@@ -93,7 +93,20 @@ async fn a_newer_dial_takes_over_and_an_older_one_is_refused() {
 }
 
 #[tokio::test]
-async fn names_in_frames_say_nothing_and_a_denied_one_is_gone_from_every_node() {
+async fn the_certificate_of_the_cluster_is_for_its_own_port() {
+    let world = World::new(1).await;
+    let spoke = world.credentials("spoke-1");
+    assert!(is_let_in(&spoke, 0, world.port).await);
+    let cluster = Credentials {
+        ca: spoke.ca.clone(),
+        cert: world.identity.cert_der().to_vec().into(),
+        key: world.identity.key_der().to_vec(),
+    };
+    assert!(!is_let_in(&cluster, 0, world.port).await);
+}
+
+#[tokio::test]
+async fn a_denied_spoke_is_gone_from_every_node() {
     let world = World::new(2).await;
     let mut spoke = world.spoke("spoke-1", 1, 1, 1).await;
     let denied = record::DeniedRecord { reason: "lost".into(), created_unix: 0 };

@@ -49,6 +49,8 @@ pub struct Node {
 pub struct World {
     pub nodes: Vec<Node>,
     pub port: u16,
+    /// What the cluster port shows and asks for.
+    pub identity: ClusterIdentity,
     ca: CaRecord,
 }
 
@@ -158,7 +160,7 @@ impl World {
             nodes.push((Node { hub, cluster, peers, address, tasks }, door));
         }
         let ca = authority(port);
-        let mut world = Self { nodes: Vec::new(), port, ca };
+        let mut world = Self { nodes: Vec::new(), port, identity, ca };
         let (all, doors): (Vec<_>, Vec<_>) = nodes.into_iter().unzip();
         world.nodes = all;
         world.lead(Some(0), 1);
