@@ -47,21 +47,23 @@ impl Gateway {
         Self { hub }
     }
 
-    fn session<T>(request: &Request<T>) -> Result<Session, Status> {
-        request
+    /// Who asks; a denied spoke gets no further than this, whatever it asks for.
+    fn session<T>(&self, request: &Request<T>) -> Result<Session, Status> {
+        let session = request
             .extensions()
             .get::<Session>()
             .cloned()
-            .ok_or_else(|| Status::unauthenticated("no certificate"))
+            .ok_or_else(|| Status::unauthenticated("no certificate"))?;
+        if self.hub.relay.authority.is_denied(&session.spoke) {
+            return Err(denied_status(&session.spoke));
+        }
+        Ok(session)
     }
 
     /// Refuses a spoke that this node does not take now.
-    fn admit(&self, session: &Session) -> Result<(), Status> {
+    fn admit(&self) -> Result<(), Status> {
         if self.hub.spokes.is_draining() {
             return Err(Status::unavailable("this node takes no more spokes"));
-        }
-        if self.hub.relay.authority.is_denied(&session.spoke) {
-            return Err(denied_status(&session.spoke));
         }
         match pin::refusal(&self.hub.spokes, self.hub.relay.listener.port()) {
             Some(refusal) => Err(refusal),
@@ -208,12 +210,12 @@ impl SpokeGateway for Gateway {
         &self,
         request: Request<Streaming<proto::SpokeFrame>>,
     ) -> Result<Response<Outgoing>, Status> {
-        let session = Self::session(&request)?;
-        self.admit(&session)?;
+        let session = self.session(&request)?;
+        self.admit()?;
         let mut frames = request.into_inner();
         let hello = hello(&mut frames).await?;
         // Much may have happened meanwhile.
-        self.admit(&session)?;
+        self.admit()?;
         let spokes = &self.hub.spokes;
         let stamp = convert::stamp(hello.session_epoch, &hello.boot_id)
             .map_err(|error| Status::invalid_argument(error.to_string()))?;
@@ -240,7 +242,7 @@ impl SpokeGateway for Gateway {
         &self,
         request: Request<proto::RenewCertRequest>,
     ) -> Result<Response<proto::RenewCertResponse>, Status> {
-        let session = Self::session(&request)?;
+        let session = self.session(&request)?;
         let request = request.into_inner();
         let signed = renew::sign(&self.hub, &session.spoke, request.csr_pem, request.ttl_seconds).await;
         let signed = signed.map_err(Status::failed_precondition)?;
