@@ -95,30 +95,47 @@ fn tell_hosts(hub: &Hub) {
     hub.relay.tell_hosts(hosts.collect());
 }
 
-/// Opens, moves or closes the port.
+/// Opens, moves or closes the port. Where the store cannot be read now, what is open stays so: only a store that says
+/// that there is no relay ends anything.
 fn settle(hub: &Arc<Hub>, tasks: &Tasks, accepting: &mut Option<CancellationToken>) -> io::Result<()> {
-    let relay = &hub.relay;
-    let wanted = relay.authority.current().map(|identity| identity.port());
-    let Some(port) = wanted.filter(|_| !hub.spokes.is_draining()) else {
-        if let Some(accepting) = accepting.take() {
-            accepting.cancel();
-            relay.listener.close();
-        }
-        if wanted.is_none() {
+    let draining = hub.spokes.is_draining();
+    let wanted = hub.relay.authority.port();
+    if (draining || matches!(wanted, Ok(None)))
+        && let Some(accepting) = accepting.take()
+    {
+        accepting.cancel();
+        hub.relay.listener.close();
+    }
+    match wanted {
+        Ok(None) => {
             let gone = || Status::unavailable("there is no relay any more");
-            hub.spokes.streams().iter().for_each(|stream| hub.spokes.end(stream, gone()));
+            hub.spokes.live_streams().iter().for_each(|stream| hub.spokes.end(stream, gone()));
+            Ok(())
         }
-        return Ok(());
-    };
+        _ if draining => Ok(()),
+        Ok(Some(port)) => open(hub, tasks, port, accepting),
+        Err(error) => Err(io::Error::other(error)),
+    }
+}
+
+/// Opens the port, or moves to it.
+fn open(
+    hub: &Arc<Hub>,
+    tasks: &Tasks,
+    port: u16,
+    accepting: &mut Option<CancellationToken>,
+) -> io::Result<()> {
+    let relay = &hub.relay;
     if relay.listener.port() != Some(port) {
-        relay.listener.adopt(relay.listener.bind(port)?);
+        relay.listener.adopt_quietly(relay.listener.bind(port)?);
     }
     let Some(socket) = relay.listener.take() else { return Ok(()) };
     if let Some(former) = accepting.take() {
         former.cancel();
     }
-    let tls = relay.authority.tls().map_err(io::Error::other)?;
-    let listener = TcpListener::from_std(socket)?;
+    let made = || Ok((relay.authority.tls().map_err(io::Error::other)?, TcpListener::from_std(socket)?));
+    // The socket is gone with the failure: whoever tries again has to bind, and nobody may be told of an open port.
+    let (tls, listener) = made().inspect_err(|_: &io::Error| relay.listener.close_quietly())?;
     let room = Arc::new(Semaphore::new(MAX_CONNECTIONS));
     let open = Port { hub: Arc::clone(hub), acceptor: TlsAcceptor::from(tls), tasks: tasks.clone(), room };
     let stop = tasks.token().child_token();
@@ -132,15 +149,16 @@ fn settle(hub: &Arc<Hub>, tasks: &Tasks, accepting: &mut Option<CancellationToke
 fn note(hub: &Hub, settled: io::Result<()>, failures: u32) {
     let error = settled.err().map(|error| error.to_string()).unwrap_or_default();
     if failures == 2 {
-        tracing::error!(error, "the port for spokes cannot be opened; it is tried again");
+        tracing::error!(error, "the port for spokes is not brought up to date; it is tried again");
     }
     hub.spokes.note(&hub.spokes.own, "", &error);
 }
 
-/// Ends the streams of spokes whose name was denied.
+/// Ends the streams of spokes whose name was denied, those that take nothing new too; none while it cannot be read who was.
 fn end_denied(hub: &Hub) {
-    for stream in hub.spokes.streams() {
-        if hub.relay.authority.is_denied(&stream.spoke) {
+    let Ok(denied) = hub.relay.authority.denied() else { return };
+    for stream in hub.spokes.live_streams() {
+        if denied.contains_key(&stream.spoke) {
             hub.spokes.end(&stream, denied_status(&stream.spoke));
         }
     }

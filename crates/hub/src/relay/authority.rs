@@ -19,7 +19,7 @@ use rustls_pki_types::{CertificateDer, UnixTime};
 use tokio::sync::watch;
 
 use super::KIND;
-use super::identity::Identity;
+use super::identity::{Identity, IdentityError};
 use super::record::{CA, CaRecord, DENIED, DeniedRecord};
 use crate::cached::Cached;
 use crate::mount::{ENTRIES, MountEntry};
@@ -27,6 +27,18 @@ use crate::storage::{Storage, StorageError};
 
 /// What the derived state depends on.
 const WATCHED: &[&str] = &[CA, DENIED, ENTRIES];
+
+/// It is not known who the hub is to spokes. That says nothing about whether there is a relay.
+#[derive(Clone, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum AuthorityError {
+    /// The store cannot be read.
+    #[error("the relay's authority cannot be read")]
+    Read(#[source] Arc<StorageError>),
+    /// What is stored cannot be used.
+    #[error("the relay's authority cannot be used")]
+    Use(#[source] Arc<IdentityError>),
+}
 
 /// Who the hub is to spokes, and who they are to it.
 pub struct Authority {
@@ -43,7 +55,7 @@ struct Inner {
 #[derive(Default)]
 struct State {
     mount: Option<MountEntry>,
-    identity: Option<Arc<Identity>>,
+    identity: Option<Result<Arc<Identity>, Arc<IdentityError>>>,
     denied: BTreeMap<SpokeName, DeniedRecord>,
 }
 
@@ -64,6 +76,19 @@ impl Authority {
     /// The identity in force; none before the authority is made, and once the mount is being removed.
     pub fn current(&self) -> Option<Arc<Identity>> {
         self.inner.identity()
+    }
+
+    /// The port for spokes; none where there is no relay, or none with an authority.
+    ///
+    /// # Errors
+    /// When that cannot be known now.
+    pub fn port(&self) -> Result<Option<u16>, AuthorityError> {
+        let state = self.inner.state().map_err(|error| AuthorityError::Read(Arc::new(error)))?;
+        match &state.identity {
+            None => Ok(None),
+            Some(Ok(identity)) => Ok(Some(identity.port())),
+            Some(Err(error)) => Err(AuthorityError::Use(Arc::clone(error))),
+        }
     }
 
     /// The relay mount, when there is one that is not being removed.
@@ -114,7 +139,7 @@ impl Authority {
 
 impl Inner {
     fn identity(&self) -> Option<Arc<Identity>> {
-        self.state().ok().and_then(|state| state.identity.clone())
+        self.state().ok()?.identity.clone()?.ok()
     }
 
     fn is_denied(&self, spoke: &SpokeName) -> bool {
@@ -129,13 +154,10 @@ impl Inner {
                 return Ok(State::default());
             };
             let record = self.storage.get::<CaRecord>(CA)?;
-            let identity = record.and_then(|stored| match Identity::open(&stored.value) {
-                Ok(identity) => Some(Arc::new(identity)),
-                Err(error) => {
-                    tracing::error!(%error, "the relay's authority cannot be used");
-                    None
-                }
-            });
+            let identity = record.map(|stored| Identity::open(&stored.value).map(Arc::new).map_err(Arc::new));
+            if let Some(Err(error)) = &identity {
+                tracing::error!(%error, "the relay's authority cannot be used");
+            }
             let denied = self.storage.scan::<DeniedRecord>(DENIED, None, usize::MAX)?;
             let named = |(key, stored): (String, crate::storage::Stored<DeniedRecord>)| {
                 Some((key.strip_prefix(DENIED)?.parse().ok()?, stored.value))

@@ -233,6 +233,10 @@ impl SpokeGateway for Gateway {
             spoke = %stream.spoke, epoch = stamp.epoch.into_inner(), address = %session.address,
             version = hello.version, "a spoke connected"
         );
+        // Whoever ends the streams of a denied name may have looked just before this one was there.
+        if self.hub.relay.authority.is_denied(&stream.spoke) {
+            spokes.end(&stream, denied_status(&stream.spoke));
+        }
         let reader = self.clone().read(stream, frames);
         spokes.tasks.spawn_until_cancelled("read", reader);
         Ok(Response::new(outgoing))

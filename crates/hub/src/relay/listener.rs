@@ -74,17 +74,28 @@ impl Listener {
     }
 
     /// Listens at a port that was bound, in place of the former one.
-    pub fn adopt(&self, mut bound: Bound) {
-        if let Some(socket) = bound.socket.take() {
-            *self.held.lock() = Held { port: Some(bound.port), reserved: None, socket: Some(socket) };
+    pub fn adopt(&self, bound: Bound) {
+        if self.adopt_quietly(bound) {
             self.changed.send_modify(|n| *n = n.wrapping_add(1));
         }
     }
 
+    /// The same by whoever watches for changes, and would else wake itself. Whether there is a new socket to take.
+    pub fn adopt_quietly(&self, mut bound: Bound) -> bool {
+        let Some(socket) = bound.socket.take() else { return false };
+        *self.held.lock() = Held { port: Some(bound.port), reserved: None, socket: Some(socket) };
+        true
+    }
+
     /// Listens no more.
     pub fn close(&self) {
-        *self.held.lock() = Held::default();
+        self.close_quietly();
         self.changed.send_modify(|n| *n = n.wrapping_add(1));
+    }
+
+    /// The same by whoever watches for changes.
+    pub fn close_quietly(&self) {
+        *self.held.lock() = Held::default();
     }
 
     /// The port that is listened at.
@@ -127,5 +138,9 @@ mod tests {
         assert_eq!(listener.port(), Some(port));
         listener.adopt(listener.bind(port).unwrap());
         assert!(listener.take().is_some() && listener.take().is_none());
+        // Whoever took the socket lost it: once that is said, the port is bound anew.
+        listener.close_quietly();
+        assert_eq!(listener.port(), None);
+        assert!(listener.adopt_quietly(listener.bind(port).unwrap()) && listener.take().is_some());
     }
 }

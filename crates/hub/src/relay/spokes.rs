@@ -196,7 +196,12 @@ impl Spokes {
         self.routes.read().values().cloned().collect()
     }
 
-    /// Every stream on this node that has not ended, those that take nothing new too.
+    /// Every stream on this node that has not ended.
+    pub fn live_streams(&self) -> Vec<Arc<Stream>> {
+        self.machines.lock().live.values().cloned().collect()
+    }
+
+    /// How many streams on this node have not ended, those that take nothing new too.
     pub fn open_streams(&self) -> usize {
         self.machines.lock().live.len()
     }
@@ -261,7 +266,20 @@ impl Spokes {
     /// The active node said where spokes dial it, and where they may dial at all.
     pub fn note_cluster(&self, active: &NodeName, endpoint: &str, all: Vec<String>) {
         set(&mut self.endpoints.lock(), active, endpoint);
-        *self.everywhere.lock() = all;
+        // An active node knows that itself; what is said of a former one's time would be passed on for ever.
+        if self.cluster.view().active.is_none() {
+            *self.everywhere.lock() = all;
+        }
+    }
+
+    /// Forgets what nodes said that are members no more, and while this node is active, what another one passed on.
+    fn keep_members(&self, members: &BTreeSet<NodeName>, active: bool) {
+        let is_member = |node: &NodeName| *node == self.own || members.contains(node);
+        self.endpoints.lock().retain(|node, _| is_member(node));
+        self.listener_errors.lock().retain(|node, _| is_member(node));
+        if active {
+            self.everywhere.lock().clear();
+        }
     }
 
     /// Where spokes dial a node, as it said.
@@ -441,6 +459,7 @@ impl Spokes {
         let view = self.cluster.view();
         let members: BTreeSet<_> =
             self.cluster.members().iter().map(|member| NodeName::new(&member.node.0)).collect();
+        self.keep_members(&members, view.active.is_some());
         let leader = view.leader.as_ref();
         let (active, term) = match (view.active, leader) {
             (Some(term), _) => (Active::Here, term),

@@ -3,13 +3,14 @@
 use std::sync::atomic::Ordering;
 
 use holdfast_core::SpokeName;
-use holdfast_core::ownership::Lookup;
+use holdfast_core::ownership::{Lookup, NodeName};
 use holdfast_proto::relay::v1::hub_frame::Frame;
 use serde_json::Value;
 
 use super::spoke::TestSpoke;
 use super::world::World;
-use crate::relay::views;
+use crate::cluster::Cluster as _;
+use crate::relay::{RelaySettings, views};
 
 fn name(text: &str) -> SpokeName {
     SpokeName::parse(text).unwrap()
@@ -122,4 +123,26 @@ async fn the_view_shows_every_node_and_the_owner_of_each_spoke() {
     let partial = Value::Object(views::view(&world.nodes[2].hub));
     assert_eq!((&partial["partial"], &partial["connected_count"]), (&true.into(), &1.into()));
     assert_eq!(partial["hub_node_count"], 3);
+}
+
+#[tokio::test]
+async fn what_a_removed_member_said_is_forgotten_by_every_leader() {
+    let place = |settings: &RelaySettings| format!("{}:7443", settings.bind);
+    let world = World::with(3, |s| RelaySettings { advertise: Some(place(&s)), ..s }).await;
+    let known = |w: &World, node: usize| w.nodes[node].hub.spokes.endpoints();
+    let all = ["127.0.0.1:7443", "127.0.0.2:7443", "127.0.0.3:7443"];
+    // The active node passes on what it knows with its next answer.
+    world.until(|w| known(w, 0) == all).await;
+    let _spoke = world.spoke("spoke-1", 1, 1, 1).await;
+    world.until(|w| known(w, 1) == all).await;
+    world.nodes[0].hub.spokes.note(&NodeName::new("n2"), all[2], "no port");
+    world.lead(Some(1), 2);
+    world.until(|w| known(w, 1) == all).await;
+    for node in &world.nodes {
+        let mut members = node.cluster.members();
+        members.retain(|member| member.node.0 != "n2");
+        node.cluster.set_members(members);
+    }
+    world.until(|w| known(w, 1) == all[..2]).await;
+    world.until(|w| w.nodes[0].hub.spokes.listener_error(&NodeName::new("n2")).is_empty()).await;
 }

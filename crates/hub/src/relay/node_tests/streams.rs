@@ -10,8 +10,9 @@ use tonic::Code;
 use super::spoke::{Credentials, TestSpoke, dial, hello, is_let_in};
 use super::world::World;
 use crate::relay::RelaySettings;
-use crate::relay::record::DENIED;
-use crate::relay::{leave, record};
+use crate::relay::record::{CA, CaRecord, DENIED};
+use crate::relay::stream::Order;
+use crate::relay::{forward, leave, record};
 
 #[tokio::test]
 async fn a_spoke_is_welcomed_and_its_heartbeats_are_answered() {
@@ -181,4 +182,51 @@ async fn what_the_leader_advertises_goes_before_its_host() {
     world.until(|w| w.nodes[1].hub.spokes.endpoint_of(&leader).is_some()).await;
     let refused = dial(&world.credentials("spoke-1"), 1, world.port, Some(hello(1, 1))).await.unwrap_err();
     assert_eq!(holdfast_proto::redirect_of(&refused).as_deref(), Some("127-0-0-1.example:7443"));
+}
+
+#[tokio::test]
+async fn an_authority_that_cannot_be_read_ends_nothing() {
+    let world = World::new(1).await;
+    let mut spoke = world.spoke("spoke-1", 0, 1, 1).await;
+    let hub = &world.nodes[0].hub;
+    let error = |w: &World| w.nodes[0].hub.spokes.listener_error(&w.nodes[0].hub.spokes.own);
+    let good = hub.storage.get::<CaRecord>(CA).unwrap().unwrap().value;
+    let unusable = CaRecord { hub_cert_pem: String::new(), ..good.clone() };
+    hub.storage.put(CA, &unusable).await.unwrap();
+    world.until(|w| error(w) == "the relay's authority cannot be used").await;
+    hub.storage.put(CA, &"nonsense").await.unwrap();
+    world.until(|w| error(w) == "the relay's authority cannot be read").await;
+    assert!(spoke.is_quiet().await && hub.spokes.open_streams() == 1);
+    std::net::TcpStream::connect(("127.0.0.1", world.port)).unwrap();
+    assert!(hub.relay.authority.current().is_none(), "nobody new is let in");
+    hub.storage.put(CA, &good).await.unwrap();
+    world.until(|w| error(w).is_empty()).await;
+    let _other = world.spoke("spoke-2", 0, 1, 1).await;
+
+    hub.storage.delete(CA).await.unwrap();
+    let ended = spoke.end().await.unwrap();
+    assert_eq!((ended.code(), ended.message()), (Code::Unavailable, "there is no relay any more"));
+    world.until(|w| w.nodes[0].hub.relay.listener.port().is_none()).await;
+}
+
+#[tokio::test]
+async fn a_denied_spoke_that_is_leaving_is_gone_too() {
+    let world = World::new(1).await;
+    let mut spoke = world.spoke("spoke-1", 0, 1, 1).await;
+    let hub = &world.nodes[0].hub;
+    let name = SpokeName::parse("spoke-1").unwrap();
+    let order = Order { method: proto::Method::Initialize, payload: bytes::Bytes::new(), key: None };
+    let deadline = tokio::time::Instant::now() + super::world::SOON;
+    let run = forward::run(&hub.spokes, &name, order, deadline);
+    let rest = async {
+        spoke.command().await;
+        spoke.send(Out::Goodbye(proto::Goodbye { reason: "test".into() })).await;
+        world.until(|w| w.nodes[0].hub.spokes.streams().is_empty()).await;
+        assert_eq!(hub.spokes.open_streams(), 1, "a command is under way");
+        let denied = record::DeniedRecord { reason: "lost".into(), created_unix: 0 };
+        hub.storage.put(&format!("{DENIED}spoke-1"), &denied).await.unwrap();
+        spoke.end().await.unwrap().code()
+    };
+    let (ran, ended) = tokio::join!(run, rest);
+    assert!(ran.is_err() && ended == Code::PermissionDenied);
 }
