@@ -44,6 +44,18 @@ pub async fn closed_loop<F>(
 where
     F: Future<Output = bool> + Send,
 {
+    closed_loop_until(clients, tokio::time::sleep(time), work).await
+}
+
+/// The same until something has come to its end.
+pub async fn closed_loop_until<F>(
+    clients: usize,
+    end: impl Future<Output = ()>,
+    work: impl Fn(usize, usize) -> F + Send + Sync + 'static,
+) -> Load
+where
+    F: Future<Output = bool> + Send,
+{
     let (work, stop) = (Arc::new(work), Arc::new(AtomicBool::new(false)));
     let started = Instant::now();
     let mut tasks = JoinSet::new();
@@ -64,7 +76,7 @@ where
             (latencies, failed)
         });
     }
-    tokio::time::sleep(time).await;
+    end.await;
     stop.store(true, Ordering::Relaxed);
     let mut load = Load::default();
     for (latencies, failed) in tasks.join_all().await {

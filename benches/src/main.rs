@@ -3,6 +3,7 @@
 //! Every figure is a ratio within one run: against the direct path, or against a peer that runs beside.
 
 mod etcd;
+mod fleet;
 mod hub;
 mod load;
 mod report;

@@ -58,6 +58,8 @@ async fn the_active_node_knows_at_once_where_a_spoke_is() {
         assert_eq!(spoke.stop(), Some(0));
         known(&cluster, active, name, None, AT_ONCE).await;
         assert!(announces(&cluster, node, "connect").await >= connects + 2);
+        // Two of those sets at least had a stream in them, with its name, boot id and node.
+        assert!(metric(&cluster, node, "holdfast_relay_announce_bytes_total").await >= 100);
         assert!(announces(&cluster, node, "drop").await >= drops + 2);
     }
     a_later_dial_wins(&cluster, &relay, &database).await;

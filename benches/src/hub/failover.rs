@@ -103,7 +103,7 @@ pub async fn kill(rounds: usize) -> Vec<Row> {
 }
 
 /// Waits until every node has applied what the active one had committed: the next loss then finds a whole cluster.
-async fn caught_up(cluster: &Cluster) {
+pub async fn caught_up(cluster: &Cluster) {
     let index = |i: usize, field: &'static str| async move {
         cluster.api(i).get("sys/leader").await.body[field].as_u64().unwrap_or_default()
     };

@@ -6,6 +6,9 @@ mod idle;
 mod kv;
 mod leases;
 mod relay;
+mod spokes;
+
+use std::time::Duration;
 
 use crate::report::{Row, publish};
 
@@ -31,11 +34,19 @@ pub async fn run(only: &[String], quick: bool) {
     if wanted("P-07") {
         rows.extend(leases::takeover(if quick { 1000 } else { 100_000 }, if quick { 2 } else { 5 }).await);
     }
+    if wanted("P-08") {
+        let (each, rounds) = if quick { (20, 2) } else { (500, 20) };
+        rows.extend(spokes::election(each, rounds).await);
+    }
     if wanted("P-09") {
         rows.extend(leases::due_at_once(if quick { 300 } else { 20_000 }).await);
     }
     if wanted("P-10") {
         rows.extend(kv::rates(quick).await);
+    }
+    if wanted("P-11") {
+        let (count, more, quiet) = if quick { (40, 10, 6) } else { (1000, 200, 30) };
+        rows.extend(spokes::crowd(count, more, Duration::from_secs(quiet)).await);
     }
     if wanted("P-12") {
         rows.extend(idle::cost(quick).await);

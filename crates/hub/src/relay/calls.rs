@@ -17,6 +17,7 @@ use holdfast_proto::relay::v1 as proto;
 use holdfast_proto::relay::v1::relay_peers_client::RelayPeersClient;
 use http::{Request, Response, Uri};
 use http_body_util::BodyExt as _;
+use prost::Message as _;
 use tokio::time::{Instant, timeout};
 use tonic::Status;
 use tower_service::Service;
@@ -81,6 +82,7 @@ impl Calls {
     /// Tells a node of the own streams.
     pub async fn announce(&self, spokes: &Spokes, to: &NodeName, address: &str, set: SpokeSet) -> Outcome {
         let set = wire_set(spokes, set);
+        spokes.metrics.announce_bytes.inc_by(u64::try_from(set.encoded_len()).unwrap_or(0));
         let sent = timeout(PEER_CALL, async { self.client(address).announce_spokes(set).await }).await;
         let reply = match sent {
             Ok(Ok(reply)) => reply.into_inner(),

@@ -202,6 +202,8 @@ pub struct RelayMetrics {
     pub prime_seconds: Histogram,
     /// Sets told to the active node.
     pub announce: Family<Announced, Counter>,
+    /// Their bytes, as they are encoded.
+    pub announce_bytes: Counter,
     /// Streams that a newer one replaced.
     pub superseded: Counter,
     /// Spokes that were sent on.
@@ -246,6 +248,7 @@ impl RelayMetrics {
             reresolve: r.register("reresolve", "Commands resolved a second time", Family::default()),
             prime_seconds: r.register("prime_seconds", "From active to knowing all streams", seconds()),
             announce: r.register("announce", "Sets told to the active node", Family::default()),
+            announce_bytes: r.register("announce_bytes", "Bytes of those sets", Counter::default()),
             superseded: r.register("superseded", "Streams replaced by a newer one", Counter::default()),
             redirects: r.register("redirects", "Spokes sent on to another node", Counter::default()),
             sign: r.register("sign", "Renewals of certificates", Family::default()),
