@@ -4,6 +4,7 @@ pub mod api;
 pub mod cli;
 pub mod db;
 pub mod eventually;
+pub mod fuzz;
 pub mod hub;
 pub mod netns;
 pub mod oracle;

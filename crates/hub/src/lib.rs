@@ -14,8 +14,6 @@ pub mod cluster;
 pub mod config;
 pub mod database;
 pub mod error;
-#[cfg(test)]
-mod fuzz;
 pub mod handover;
 pub mod hub;
 pub mod kv;

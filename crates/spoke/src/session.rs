@@ -5,6 +5,8 @@
 //! first answer; a full outgoing queue ends the stream, since a reply must not be dropped; nothing that a hub sends
 //! makes this side panic.
 
+#[cfg(test)]
+mod fuzz;
 mod outgoing;
 
 use std::collections::HashMap;
@@ -130,12 +132,29 @@ async fn open(setup: &Setup, tasks: &Tasks) -> Result<(Stream, Welcome), Over> {
     });
     let (inbound, first) =
         opened.await.map_err(|_| Over::failed("no welcome came in time"))?.map_err(|status| over(&status))?;
-    let welcome = match first.and_then(|frame| frame.frame) {
-        Some(FromHub::Welcome(welcome)) => welcome,
-        Some(FromHub::Superseded(by)) => return Err(superseded(&by)),
-        Some(_) => return Err(Over::failed("the first frame is no welcome")),
-        None => return Err(Over::failed("the stream ended before a welcome")),
-    };
+    let welcome = welcome_of(first)?;
+    Ok(begin(setup, inbound, out, finish, welcome, tasks))
+}
+
+/// What the first frame must be.
+fn welcome_of(first: Option<proto::HubFrame>) -> Result<proto::Welcome, Over> {
+    match first.and_then(|frame| frame.frame) {
+        Some(FromHub::Welcome(welcome)) => Ok(welcome),
+        Some(FromHub::Superseded(by)) => Err(superseded(&by)),
+        Some(_) => Err(Over::failed("the first frame is no welcome")),
+        None => Err(Over::failed("the stream ended before a welcome")),
+    }
+}
+
+/// The stream that a welcome opens.
+fn begin(
+    setup: &Setup,
+    inbound: Streaming<proto::HubFrame>,
+    out: mpsc::Sender<proto::SpokeFrame>,
+    finish: CancellationToken,
+    welcome: proto::Welcome,
+    tasks: &Tasks,
+) -> (Stream, Welcome) {
     let lane = setup.runner.lane(out.clone(), tasks);
     let pulse = interval(setup.heartbeat, welcome.heartbeat_interval_ms)
         .map(|interval| Pulse::new(interval, Instant::now()));
@@ -150,7 +169,7 @@ async fn open(setup: &Setup, tasks: &Tasks) -> Result<(Stream, Welcome), Over> {
         runner: setup.runner.clone(),
     };
     let keepalive = Keepalive::told(welcome.keepalive_interval_ms, welcome.keepalive_timeout_ms);
-    Ok((stream, Welcome { node: welcome.node_id, endpoints: welcome.hub_endpoints, keepalive }))
+    (stream, Welcome { node: welcome.node_id, endpoints: welcome.hub_endpoints, keepalive })
 }
 
 fn hello(setup: &Setup) -> proto::Hello {

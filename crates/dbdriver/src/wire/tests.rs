@@ -158,3 +158,160 @@ proptest! {
         let _ = decode_config(&payload);
     }
 }
+
+/// What a spoke makes of a command: the request, the configuration that came along, and the driver for it.
+fn take(command: &proto::Command) -> String {
+    let (request, instance) = match decode(command) {
+        Ok(read) => read,
+        Err(error) => return error.to_string(),
+    };
+    let back = decode(&self::command(encode(&request, instance.clone().unwrap_or_default())));
+    assert!(back.is_ok(), "what was read cannot be written and read again: {request:?}");
+    let config = instance.as_ref().map(|instance| decode_config(&instance.config));
+    let opened = match &config {
+        Some(Ok(config)) => match crate::open_beside_database(config) {
+            Ok(_) => "opened".to_owned(),
+            Err(error) => error.client_text().to_owned(),
+        },
+        Some(Err(error)) => error.to_string(),
+        None => "no instance".to_owned(),
+    };
+    format!("{:?} {opened}", command.method())
+}
+
+#[test]
+fn fuzz_commands() {
+    let config = |plugin, url: &str| encode_config(&DriverConfig::new(plugin, url)).unwrap();
+    let postgres = config(
+        PluginName::RemotePostgres,
+        "postgresql://{{username}}:{{password}}@[::1]:5432/app?sslmode=disable",
+    );
+    let mysql =
+        config(PluginName::RemoteMysql, "{{username}}:{{password}}@tcp(127.0.0.1:3306)/app?tls=skip-verify");
+    let user = NewUser {
+        key: IdempotencyKey::from_bytes([7; 16]),
+        resent: true,
+        username: "v-app-1".into(),
+        password: "secret".to_owned().into(),
+        expiration: Timestamp::UNIX_EPOCH,
+        statements: vec!["CREATE ROLE \"{{name}}\"".into()],
+        rollback_statements: vec!["DROP ROLE \"{{name}}\"".into()],
+    };
+    let requests = [
+        Request::Initialize { verify: true },
+        Request::NewUser(user),
+        Request::UpdateUser(UpdateUser {
+            username: "u".into(),
+            change: Change::Expiration(Timestamp::UNIX_EPOCH),
+            statements: Vec::new(),
+        }),
+        Request::VerifyPassword { username: "u".into(), password: "p".to_owned().into() },
+        Request::Close { instance_id: "pg".into(), config_version: 1 },
+        Request::Type,
+    ];
+    let seeds: Vec<_> = [postgres, mysql]
+        .into_iter()
+        .flat_map(|config| {
+            let instance = proto::Instance { config: config.into(), ..instance() };
+            requests.iter().map(move |request| command(encode(request, instance.clone())).encode_to_vec())
+        })
+        .collect();
+    let seeds: Vec<_> = seeds.iter().map(Vec::as_slice).collect();
+    let words = [
+        "\"connection_url\":",
+        "postgresql://",
+        "@tcp(",
+        "sslmode=",
+        "{{username}}",
+        "[::1]",
+        "%2",
+        "\"-1\"",
+    ];
+    holdfast_tests::fuzz::fuzz(&seeds, &words, |input| match proto::Command::decode(input) {
+        Ok(command) => take(&command),
+        Err(error) => error.to_string(),
+    });
+}
+
+#[test]
+fn fuzz_configurations() {
+    let of = |plugin, url: &str| encode_config(&DriverConfig::new(plugin, url)).unwrap();
+    let seeds = [
+        of(
+            PluginName::Postgres,
+            "postgresql://{{username}}:{{password}}@/app?host=/tmp,[::1]&port=1,2&sslmode=verify-full",
+        ),
+        of(
+            PluginName::Postgres,
+            "host=localhost port=5432 user={{username}} password={{password}} connect_timeout=3",
+        ),
+        of(PluginName::Mysql, "{{username}}:{{password}}@unix(/tmp/sock)/app?tls=true&timeout=3s"),
+    ];
+    let seeds: Vec<_> = seeds.iter().map(Vec::as_slice).collect();
+    let words = [
+        "postgresql://",
+        "@tcp(",
+        ")/",
+        "sslmode=",
+        "{{password}}",
+        "[::1]",
+        "%2",
+        "\\\\",
+        "port=",
+        "timeout=",
+        "'",
+    ];
+    holdfast_tests::fuzz::fuzz(&seeds, &words, |input| match decode_config(input) {
+        Ok(config) => {
+            let again = encode_config(&config).unwrap();
+            assert!(decode_config(&again).is_ok(), "what was read cannot be read again");
+            match crate::open_beside_database(&config) {
+                Ok(_) => "opened".to_owned(),
+                Err(error) => error.client_text().to_owned(),
+            }
+        }
+        Err(error) => error.to_string(),
+    });
+}
+
+#[test]
+fn fuzz_outcomes() {
+    use proto::reply::Outcome;
+    let failure =
+        to_wire(&DriverError::new(Reason::Busy, "busy").with_sqlstate("53300").with_unknown_effect());
+    let driver = proto::command_error::Kind::Driver(failure);
+    let error = proto::CommandError { kind: Some(driver) };
+    let replies = [
+        Outcome::Error(error),
+        Outcome::Output(Output::Accepted(true).encode()),
+        Outcome::Output(Output::Plugins(vec!["a".into()]).encode()),
+    ];
+    let replies = replies
+        .map(|outcome| proto::Reply { request_id: "0".repeat(24), outcome: Some(outcome) }.encode_to_vec());
+    let seeds: Vec<_> = replies.iter().map(Vec::as_slice).collect();
+    let names: Vec<_> = REASONS.iter().map(|(_, name)| *name).collect();
+    holdfast_tests::fuzz::fuzz(&seeds, &names, |input| {
+        let reply = match proto::Reply::decode(input) {
+            Ok(reply) => reply,
+            Err(error) => return error.to_string(),
+        };
+        match reply.outcome {
+            Some(Outcome::Output(output)) => {
+                format!(
+                    "{:?}",
+                    [Method::VerifyPassword, Method::Type, Method::NewUser]
+                        .map(|m| Output::decode(m, &output).is_ok())
+                )
+            }
+            Some(Outcome::Error(proto::CommandError {
+                kind: Some(proto::command_error::Kind::Driver(failure)),
+            })) => {
+                let error = from_wire(&failure);
+                let again = from_wire(&to_wire(&error));
+                assert_eq!((again.reason(), again.effect()), (error.reason(), error.effect()));
+                format!("{:?} {:?}", error.reason(), error.effect())
+            }
+            other => format!("{:?}", other.is_some()),
+        }
+    });
+}

@@ -178,7 +178,7 @@ async fn fuzz_archives() {
         "{",
         "\"Version\": 2",
     ];
-    crate::fuzz::fuzz(&[&tar, &tar[..512]], &words, |input| {
+    holdfast_tests::fuzz::fuzz(&[&tar, &tar[..512]], &words, |input| {
         let mut gzip = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
         gzip.write_all(input).unwrap();
         let again = read(&gzip.finish().unwrap());
@@ -188,5 +188,5 @@ async fn fuzz_archives() {
         );
         format!("{again:?}")
     });
-    crate::fuzz::fuzz(&[&packed], &["\x1f\u{8b}"], |input| format!("{:?}", read(input)));
+    holdfast_tests::fuzz::fuzz(&[&packed], &["\x1f\u{8b}"], |input| format!("{:?}", read(input)));
 }

@@ -123,7 +123,7 @@ mod tests {
     #[test]
     fn fuzz_password_policies() {
         let seeds = [POLICY.as_bytes(), b"length = 4\nrule \"charset\" { charset = \"\xc3\xa9\" }"];
-        crate::fuzz::fuzz(
+        holdfast_tests::fuzz::fuzz(
             &seeds,
             &["length", "rule", "charset", "min-chars", "=", "{", "\"", "${"],
             |input| match parse(&String::from_utf8_lossy(input)) {

@@ -230,7 +230,7 @@ mod tests {
             " ? ",
             "%{ if",
         ];
-        crate::fuzz::fuzz(&seeds, &words, |input| {
+        holdfast_tests::fuzz::fuzz(&seeds, &words, |input| {
             let text = String::from_utf8_lossy(input);
             match parse(&text) {
                 Ok(policy) => format!("{} chars", format!("{policy:?}").len() / 64),

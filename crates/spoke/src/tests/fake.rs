@@ -18,12 +18,12 @@ use tokio_util::sync::CancellationToken;
 
 use crate::cache::Opener;
 
-pub(super) const SOON: Duration = Duration::from_secs(20);
+pub(crate) const SOON: Duration = Duration::from_secs(20);
 
 /// All databases of a test. A URL with `slow` holds its creations, and one with `held` its opening, until `gate`; one
 /// with `broken` does not open; one with `refuse` lets nobody in.
 #[derive(Debug, Default)]
-pub(super) struct Fakes {
+pub(crate) struct Fakes {
     pub opened: AtomicUsize,
     pub closed: AtomicUsize,
     pub initialized: AtomicUsize,
@@ -40,7 +40,7 @@ struct Fake {
 
 /// The opener of a test's databases.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Opens(pub Arc<Fakes>);
+pub(crate) struct Opens(pub Arc<Fakes>);
 
 impl Opener for Opens {
     fn open(&self, config: &DriverConfig) -> Result<Arc<dyn Driver>, DriverError> {
@@ -107,7 +107,7 @@ impl Driver for Fake {
 }
 
 /// An instance with a configuration; one connection is `pool`.
-pub(super) fn instance(id: &str, version: u64, url: &str, pool: u32) -> proto::Instance {
+pub(crate) fn instance(id: &str, version: u64, url: &str, pool: u32) -> proto::Instance {
     let config =
         DriverConfig { max_open_connections: pool, ..DriverConfig::new(PluginName::RemotePostgres, url) };
     proto::Instance {
@@ -119,7 +119,7 @@ pub(super) fn instance(id: &str, version: u64, url: &str, pool: u32) -> proto::I
 }
 
 /// A creation of `name` with the key of that name.
-pub(super) fn creation(name: &str) -> Request {
+pub(crate) fn creation(name: &str) -> Request {
     Request::NewUser(NewUser {
         key: key(name),
         resent: false,
@@ -132,7 +132,7 @@ pub(super) fn creation(name: &str) -> Request {
 }
 
 /// The removal that undoes [`creation`].
-pub(super) fn removal(name: &str) -> Request {
+pub(crate) fn removal(name: &str) -> Request {
     Request::DeleteUser(DeleteUser {
         key: Some(key(name)),
         username: name.to_owned(),
@@ -148,7 +148,7 @@ fn key(name: &str) -> IdempotencyKey {
 }
 
 /// A command with this id, whose deadline is a minute.
-pub(super) fn command(id: &str, request: &Request, instance: proto::Instance) -> proto::Command {
+pub(crate) fn command(id: &str, request: &Request, instance: proto::Instance) -> proto::Command {
     let encoded = wire::encode(request, instance);
     proto::Command {
         request_id: id.to_owned(),
@@ -160,7 +160,7 @@ pub(super) fn command(id: &str, request: &Request, instance: proto::Instance) ->
 }
 
 /// Waits until something holds.
-pub(super) async fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
+pub(crate) async fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
     let waits = async {
         while !holds() {
             tokio::time::sleep(Duration::from_millis(2)).await;

@@ -3,7 +3,7 @@
 mod cache;
 mod commands;
 mod dialling;
-mod fake;
+pub(crate) mod fake;
 mod going_down;
 mod hostile;
 mod hub;

@@ -5,8 +5,8 @@ use std::net::{IpAddr, Ipv4Addr};
 use http_body_util::BodyExt as _;
 
 use super::*;
-use crate::fuzz::{Fuzzer, fuzz};
 use crate::logical::Data;
+use holdfast_tests::fuzz::{Fuzzer, fuzz};
 
 /// Requests as `METHOD path`, lines of headers, an empty line and a body.
 const REQUESTS: [&[u8]; 16] = [

@@ -1,6 +1,7 @@
 //! Nodes with real sockets, TLS and gRPC on loopback, over one store, with leadership moved by hand.
 
 mod commands;
+mod fuzz;
 mod ownership;
 mod renewals;
 mod spoke;

@@ -1,4 +1,4 @@
-//! A fuzzer for what reads bytes of strangers, on the stable toolchain. Compiled for tests only.
+//! A fuzzer for what reads bytes of strangers, on the stable toolchain.
 //!
 //! Inputs are mutations of a corpus. It is guided by what a target did: an input that was answered as none before it
 //! joins the corpus, so that mutations get behind the first check that refuses. The ordinary run tries the same
