@@ -4,12 +4,15 @@
 //! spoke's own time, which is far ahead of any count that began at an earlier time.
 
 use std::io::{self, Write as _};
+use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use holdfast_core::Epoch;
 
 const NAME: &str = "session";
+/// What takes its place; always one name, so that a kill leaves no more than one file behind.
+const NEW: &str = "session.new";
 const HEAD: &str = "holdfast-session-1 ";
 
 /// The file of one credentials directory.
@@ -46,10 +49,15 @@ impl Counter {
     /// # Errors
     /// When the directory cannot be written.
     pub fn write(&self, epoch: Epoch) -> io::Result<()> {
-        let mut file = tempfile::NamedTempFile::new_in(&self.dir)?;
+        let new = self.dir.join(NEW);
+        match std::fs::remove_file(&new) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+            _ => {}
+        }
+        let mut file = std::fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(&new)?;
         writeln!(file, "{HEAD}{epoch}")?;
-        file.as_file().sync_all()?;
-        file.persist(self.dir.join(NAME)).map_err(|refused| refused.error)?;
+        file.sync_all()?;
+        std::fs::rename(&new, self.dir.join(NAME))?;
         std::fs::File::open(&self.dir)?.sync_all()
     }
 }
@@ -75,6 +83,8 @@ mod tests {
         assert!(counter.read() >= before);
         counter.write(Epoch::new(7)).unwrap();
         assert_eq!(counter.read(), Epoch::new(7));
+        // A start that was killed left this behind.
+        std::fs::write(dir.path().join(NEW), "holdfast-sess").unwrap();
         counter.write(Epoch::new(8)).unwrap();
         assert_eq!(Counter::new(dir.path()).read(), Epoch::new(8));
         assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 1, "no temporary file is left");

@@ -1,12 +1,15 @@
 //! The three files that make a daemon a spoke: its key, its certificate, and the authority of the hub.
 //!
 //! What must hold: files appear whole or not at all; certificate and key are replaced in that order, so that what
-//! a crash leaves behind can be completed; nothing starts with files that do not belong together.
+//! a crash leaves behind can be completed; nothing that could complete a set is removed while the set is not good;
+//! nothing starts with files that do not belong together. Whoever changes a file holds the lock of the directory.
 
+use std::fs::TryLockError;
 use std::io::{self, Write as _};
 use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use holdfast_core::{Kind, SpokeName};
 use rcgen::{CertificateParams, DistinguishedName, DnType, KeyPair, PKCS_ECDSA_P256_SHA256};
@@ -23,6 +26,8 @@ pub const CERT: &str = "cert.pem";
 pub const CA: &str = "ca.pem";
 /// What is appended to the name of a file that is about to take another one's place.
 const NEW: &str = ".new";
+/// How long another process may hold the directory: it writes three files.
+const LOCK_WITHIN: Duration = Duration::from_secs(10);
 
 /// Why credentials cannot be used or kept.
 #[derive(Debug, thiserror::Error)]
@@ -139,12 +144,32 @@ impl Credentials {
     /// # Errors
     /// When one is missing or they do not belong together; the error names the file.
     pub fn load(dir: &Path) -> Result<Self, CredentialsError> {
-        let (ca_path, cert_path) = (dir.join(CA), dir.join(CERT));
-        let ca = certificate(&ca_path, &read(&ca_path)?)?;
-        let cert = certificate(&cert_path, &read(&cert_path)?)?;
-        let key = matching_key(dir, &cert)?;
-        forget_leftovers(dir);
-        Self::check(dir, ca, cert, key)
+        let _held = lock(dir)?;
+        Self::settle(dir)
+    }
+
+    /// The set that is in place, or the one that a crash kept from getting there; under the lock.
+    fn settle(dir: &Path) -> Result<Self, CredentialsError> {
+        let in_place = Self::read_set(dir, CERT, KEY);
+        let waiting = |name| format!("{name}{NEW}");
+        let found = if in_place.is_ok() {
+            in_place
+        } else if let Ok(late) = Self::read_set(dir, CERT, &waiting(KEY)) {
+            put_in_place(dir, KEY)?;
+            tracing::warn!(dir = %dir.display(), "completed a replacement of the key that was interrupted");
+            Ok(late)
+        } else if let Ok(late) = Self::read_set(dir, &waiting(CERT), &waiting(KEY)) {
+            put_in_place(dir, CERT)?;
+            put_in_place(dir, KEY)?;
+            tracing::warn!(dir = %dir.display(), "completed a replacement of the credentials that was interrupted");
+            Ok(late)
+        } else {
+            in_place
+        };
+        if found.is_ok() {
+            forget_leftovers(dir);
+        }
+        found
     }
 
     /// Reads the files as they are and changes none: somebody else may be about to replace them.
@@ -152,12 +177,18 @@ impl Credentials {
     /// # Errors
     /// When one is missing or they do not belong together, if only for a moment.
     pub fn peek(dir: &Path) -> Result<Self, CredentialsError> {
+        Self::read_set(dir, CERT, KEY)
+    }
+
+    /// The set of the authority in place and these two files.
+    fn read_set(dir: &Path, cert: &str, key: &str) -> Result<Self, CredentialsError> {
         let ca = certificate(&dir.join(CA), &read(&dir.join(CA))?)?;
         let text = |name| {
             let bytes = Zeroizing::new(read(&dir.join(name))?);
             Ok::<_, CredentialsError>(Zeroizing::new(String::from_utf8_lossy(&bytes).into_owned()))
         };
-        Self::parse(dir, ca, &text(KEY)?, &text(CERT)?)
+        let cert = text(cert)?;
+        Self::parse(dir, ca, &text(key)?, &cert)
     }
 
     /// Writes the files of a new spoke; the directory is made when absent.
@@ -168,6 +199,9 @@ impl Credentials {
         let ca = certificate(&dir.join(CA), ca_pem.as_bytes())?;
         let made = Self::parse(dir, ca, key_pem, cert_pem)?;
         prepare(dir)?;
+        let _held = lock(dir)?;
+        // A set that needs its leftovers is completed before they are overwritten; a broken one is replaced.
+        drop(Self::settle(dir));
         write_new(dir, KEY, key_pem, 0o600)?;
         write_new(dir, CERT, cert_pem, 0o644)?;
         write_new(dir, CA, ca_pem, 0o644)?;
@@ -189,6 +223,9 @@ impl Credentials {
                 what: "certificate of this spoke",
             });
         }
+        let _held = lock(&self.dir)?;
+        // As in `create`: another process may have been killed halfway since these were read.
+        drop(Self::settle(&self.dir));
         write_new(&self.dir, KEY, key_pem, 0o600)?;
         write_new(&self.dir, CERT, cert_pem, 0o644)?;
         put_in_place(&self.dir, CERT)?;
@@ -294,28 +331,21 @@ pub fn prepare(dir: &Path) -> Result<(), CredentialsError> {
     tempfile::tempfile_in(dir).map(drop).map_err(file(dir))
 }
 
-/// The key that belongs to the certificate: the one in place, or one that a crash kept from getting there.
-fn matching_key(dir: &Path, cert: &CertificateDer<'static>) -> Result<KeyPair, CredentialsError> {
-    let (path, waiting) = (dir.join(KEY), dir.join(format!("{KEY}{NEW}")));
-    let load = |path: &Path| {
-        let text = Zeroizing::new(String::from_utf8(read(path)?).unwrap_or_default());
-        key(path, &text)
-    };
-    let in_place = load(&path);
-    if let Ok(held) = &in_place
-        && is_pair(cert, held)
-    {
-        return in_place;
+/// Holds the directory against every other process that changes files in it, until the file is dropped.
+fn lock(dir: &Path) -> Result<std::fs::File, CredentialsError> {
+    let file = |source| CredentialsError::File { path: dir.to_owned(), source };
+    let held = std::fs::File::open(dir).map_err(file)?;
+    let deadline = Instant::now() + LOCK_WITHIN;
+    loop {
+        match held.try_lock() {
+            Ok(()) => return Ok(held),
+            Err(TryLockError::Error(error)) => return Err(file(error)),
+            Err(TryLockError::WouldBlock) if Instant::now() >= deadline => {
+                return Err(file(io::Error::new(io::ErrorKind::TimedOut, "another process holds its lock")));
+            }
+            Err(TryLockError::WouldBlock) => std::thread::sleep(Duration::from_millis(20)),
+        }
     }
-    if let Ok(late) = load(&waiting)
-        && is_pair(cert, &late)
-    {
-        put_in_place(dir, KEY)?;
-        tracing::warn!(path = %path.display(), "completed a replacement of the key that was interrupted");
-        return Ok(late);
-    }
-    in_place?;
-    Err(CredentialsError::Mismatch { cert: dir.join(CERT), key: path })
 }
 
 fn is_pair(cert: &CertificateDer<'_>, key: &KeyPair) -> bool {

@@ -111,6 +111,77 @@ fn a_half_replaced_pair_is_completed() {
 }
 
 #[test]
+fn a_half_replaced_set_of_another_authority_is_completed() {
+    let (authority, next) = (Authority::new(), Authority::new());
+    let (key, cert) = next.pair("spoke-1");
+    // The crash came behind the authority, behind the certificate, and behind the key.
+    for done in 1..=3 {
+        let (_dir, made, _) = created(&authority);
+        let dir = made.dir();
+        write_new(dir, KEY, &key, 0o600).unwrap();
+        write_new(dir, CERT, &cert, 0o644).unwrap();
+        write_new(dir, CA, &next.pem, 0o644).unwrap();
+        for name in [CA, CERT, KEY].iter().take(done) {
+            put_in_place(dir, name).unwrap();
+        }
+        Credentials::load(dir).unwrap();
+        assert_eq!((text(dir, KEY).as_str(), text(dir, CERT).as_str()), (key.as_str(), cert.as_str()));
+        assert_eq!(std::fs::read_dir(dir).unwrap().count(), 3, "{done}");
+    }
+}
+
+#[test]
+fn what_waits_is_kept_while_the_set_is_not_good() {
+    let authority = Authority::new();
+    let (_dir, made, _) = created(&authority);
+    let (key, cert) = authority.pair("spoke-1");
+    let dir = made.dir();
+    write_new(dir, KEY, &key, 0o600).unwrap();
+    write_new(dir, CERT, &cert, 0o644).unwrap();
+    std::fs::remove_file(dir.join(CA)).unwrap();
+    std::fs::remove_file(dir.join(KEY)).unwrap();
+    Credentials::load(dir).unwrap_err();
+    assert_eq!(text(dir, "key.pem.new"), key);
+    // With the authority back it is completed.
+    std::fs::write(dir.join(CA), &authority.pem).unwrap();
+    Credentials::load(dir).unwrap();
+    assert_eq!((text(dir, KEY), text(dir, CERT)), (key, cert));
+}
+
+#[test]
+fn a_renewal_does_not_overwrite_the_only_key_of_another_one_that_was_killed() {
+    let authority = Authority::new();
+    let (_dir, made, _) = created(&authority);
+    let (killed, next) = (authority.pair("spoke-1"), authority.pair("spoke-1"));
+    let dir = made.dir();
+    write_new(dir, KEY, &killed.0, 0o600).unwrap();
+    std::fs::write(dir.join(CERT), &killed.1).unwrap();
+    // This one fails at its certificate: a directory is in the way.
+    std::fs::create_dir(dir.join("cert.pem.new")).unwrap();
+    made.replace(&next.0, &next.1).unwrap_err();
+    assert_eq!((text(dir, KEY), text(dir, CERT)), killed);
+}
+
+#[test]
+fn replacing_and_reading_at_once_never_meet_a_set_that_does_not_fit() {
+    let authority = Authority::new();
+    let (_dir, made, _) = created(&authority);
+    let pairs: Vec<_> = (0..40).map(|_| authority.pair("spoke-1")).collect();
+    std::thread::scope(|scope| {
+        for half in pairs.chunks(20) {
+            let made = &made;
+            scope.spawn(move || half.iter().for_each(|(key, cert)| drop(made.replace(key, cert).unwrap())));
+        }
+        for _ in 0..50 {
+            Credentials::load(made.dir()).unwrap();
+        }
+    });
+    let left = (text(made.dir(), KEY), text(made.dir(), CERT));
+    assert!(pairs.contains(&left), "one whole pair is in place");
+    assert_eq!(std::fs::read_dir(made.dir()).unwrap().count(), 3);
+}
+
+#[test]
 fn a_half_replaced_pair_without_its_key_is_refused() {
     let authority = Authority::new();
     let (_, cert) = authority.pair("spoke-1");
