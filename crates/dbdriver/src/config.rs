@@ -193,6 +193,20 @@ impl DriverConfig {
         }
     }
 
+    /// Refuses limits that no client can set.
+    ///
+    /// # Errors
+    /// When a limit is out of its bounds.
+    pub(crate) fn check_limits(&self) -> Result<(), ConfigError> {
+        if self.operation_timeout.as_secs() < 1 || self.operation_timeout > MAX_OPERATION_TIMEOUT {
+            return Err(ConfigError("operation_timeout must be between 1s and 90s".to_owned()));
+        }
+        if !(1..=MAX_OPEN).contains(&self.max_open_connections) {
+            return Err(ConfigError(format!("max_open_connections must be between 1 and {MAX_OPEN}")));
+        }
+        Ok(())
+    }
+
     /// Whether the role of this name may use the connection.
     pub fn allows_role(&self, role: &str) -> bool {
         self.allowed_roles.iter().any(|glob| glob_matches(glob, role))

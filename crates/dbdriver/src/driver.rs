@@ -32,7 +32,10 @@ impl Call {
 
     /// A call that nobody cancels and that may take `limit` from now.
     pub fn within(limit: Duration) -> Self {
-        Self::new(Instant::now() + limit, CancellationToken::new())
+        let now = Instant::now();
+        // A limit that no clock reaches is an hour, which nothing here waits for.
+        let deadline = now.checked_add(limit).unwrap_or(now + Duration::from_hours(1));
+        Self::new(deadline, CancellationToken::new())
     }
 
     /// What is left of the deadline; zero when it has passed.

@@ -68,9 +68,12 @@ pub fn encode_config(config: &DriverConfig) -> Result<Vec<u8>, ConfigError> {
 /// The configuration that travelled with a command.
 ///
 /// # Errors
-/// When it is not the JSON of a configuration.
+/// When it is not the JSON of a configuration, or asks for more than any configuration may.
 pub fn decode_config(json: &[u8]) -> Result<DriverConfig, ConfigError> {
-    serde_json::from_slice(json).map_err(|_| ConfigError("the configuration cannot be read".to_owned()))
+    let unreadable = |_| ConfigError("the configuration cannot be read".to_owned());
+    let config: DriverConfig = serde_json::from_slice(json).map_err(unreadable)?;
+    config.check_limits()?;
+    Ok(config)
 }
 
 /// The name of the plugin that a spoke runs for a configuration.

@@ -1,5 +1,7 @@
 //! What goes over the wire comes back the same, and nothing that comes is trusted.
 
+use std::time::Duration;
+
 use proptest::prelude::*;
 
 use super::*;
@@ -68,6 +70,28 @@ fn a_configuration_travels_with_its_secrets_and_without_the_spoke() {
     assert_eq!(back.operation_timeout, config.operation_timeout);
     let error = decode_config(b"{\"password\":\"geheim\"}").unwrap_err();
     assert!(!error.to_string().contains("geheim"), "{error}");
+}
+
+#[test]
+fn limits_that_no_client_can_set_are_refused() {
+    let decoded = |change: fn(&mut DriverConfig)| {
+        let mut config = DriverConfig::new(PluginName::Postgres, "postgres://u@db/x");
+        change(&mut config);
+        decode_config(&encode_config(&config).unwrap()).map_err(|error| error.to_string())
+    };
+    decoded(|config| config.operation_timeout = Duration::from_secs(90)).unwrap();
+    decoded(|config| config.max_open_connections = 256).unwrap();
+    let longer = decoded(|config| config.operation_timeout = Duration::MAX);
+    let none = decoded(|config| config.operation_timeout = Duration::ZERO);
+    for refused in [longer, none] {
+        assert!(refused.unwrap_err().contains("operation_timeout"));
+    }
+    let none = decoded(|config| config.max_open_connections = 0);
+    let more = decoded(|config| config.max_open_connections = 257);
+    for refused in [none, more] {
+        assert!(refused.unwrap_err().contains("max_open_connections"));
+    }
+    assert!(crate::driver::Call::within(Duration::MAX).left() > Duration::from_secs(60));
 }
 
 #[test]
