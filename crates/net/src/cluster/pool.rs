@@ -83,10 +83,18 @@ pub struct PeerPool {
 struct Shared {
     identity: ClusterIdentity,
     configs: Mutex<HashMap<String, Arc<ClientConfig>>>,
-    slots: Mutex<HashMap<Key, watch::Receiver<Dialled>>>,
+    slots: Mutex<HashMap<Key, Slot>>,
     next: AtomicU64,
     isolated: AtomicBool,
     tasks: Tasks,
+}
+
+/// The connection that new requests to a peer go on, made or in the making.
+struct Slot {
+    dialled: watch::Receiver<Dialled>,
+    /// Cuts every connection there has been since the peer was closed last: requests may still be under way on one
+    /// that takes no more and was replaced.
+    cut: CancellationToken,
 }
 
 /// One connection to a peer. Clones share it.
@@ -156,8 +164,8 @@ impl PeerPool {
     fn close_where(&self, which: impl Fn(&str, &str) -> bool) {
         self.shared.slots.lock().retain(|(peer, protocol), slot| {
             let ours = which(peer, protocol);
-            if ours && let Some(Ok(connection)) = slot.borrow().as_ref() {
-                connection.closed.cancel();
+            if ours {
+                slot.cut.cancel();
             }
             !ours
         });
@@ -167,14 +175,10 @@ impl PeerPool {
     /// `grace` left before it is cut.
     pub fn retire(&self, address: &str, alpn: &str, grace: Duration) {
         let slot = self.shared.slots.lock().remove(&(address.to_owned(), alpn.to_owned()));
-        let Some(mut slot) = slot else { return };
+        let Some(slot) = slot else { return };
         self.shared.tasks.spawn_until_cancelled("cluster-retire", async move {
             tokio::time::sleep(grace).await;
-            // A dial that is still going on then ends by its own deadline.
-            let dialled = slot.wait_for(Option::is_some).await.ok().and_then(|dialled| dialled.clone());
-            if let Some(Ok(connection)) = dialled {
-                connection.close();
-            }
+            slot.cut.cancel();
         });
     }
 
@@ -182,20 +186,25 @@ impl PeerPool {
         let key = (address.to_owned(), alpn.to_owned());
         let mut slots = self.shared.slots.lock();
         match slots.entry(key.clone()) {
-            Entry::Occupied(slot) if is_usable(slot.get()) => slot.get().clone(),
+            Entry::Occupied(slot) if is_usable(&slot.get().dialled) => slot.get().dialled.clone(),
             Entry::Occupied(mut slot) => {
-                slot.insert(self.dial(key));
-                slot.get().clone()
+                let slot = slot.get_mut();
+                slot.dialled = self.dial(key, slot.cut.child_token());
+                slot.dialled.clone()
             }
-            Entry::Vacant(slot) => slot.insert(self.dial(key)).clone(),
+            Entry::Vacant(slot) => {
+                let cut = CancellationToken::new();
+                let dialled = self.dial(key, cut.child_token());
+                slot.insert(Slot { dialled, cut }).dialled.clone()
+            }
         }
     }
 
-    fn dial(&self, key: Key) -> watch::Receiver<Dialled> {
+    fn dial(&self, key: Key, closed: CancellationToken) -> watch::Receiver<Dialled> {
         let (done, slot) = watch::channel(None);
         let shared = Arc::clone(&self.shared);
         self.shared.tasks.spawn_until_cancelled("cluster-dial", async move {
-            let dialled = timeout(HANDSHAKE, connect(&shared, &key.0, &key.1))
+            let dialled = timeout(HANDSHAKE, connect(&shared, &key.0, &key.1, closed))
                 .await
                 .unwrap_or_else(|_| Err(io::Error::from(io::ErrorKind::TimedOut)));
             let dialled =
@@ -223,6 +232,9 @@ impl PeerConnection {
     pub async fn send(&self, request: Request<PeerBody>) -> Result<Response<Incoming>, PeerError> {
         let mut sender = self.sender.clone();
         let not_sent = || PeerError::NotSent { address: self.address.to_string() };
+        if self.closed.is_cancelled() {
+            return Err(not_sent());
+        }
         let answer = tokio::select! {
             // An answer that came just before the end is an answer.
             biased;
@@ -257,12 +269,23 @@ impl PeerConnection {
         self.id
     }
 
+    /// Plays a request that failed, for tests.
+    #[cfg(test)]
+    pub(super) fn spend(&self) {
+        self.spent.cancel();
+    }
+
     fn cut(&self) -> PeerError {
         PeerError::Cut { address: self.address.to_string() }
     }
 }
 
-async fn connect(shared: &Shared, address: &str, alpn: &str) -> io::Result<PeerConnection> {
+async fn connect(
+    shared: &Shared,
+    address: &str,
+    alpn: &str,
+    closed: CancellationToken,
+) -> io::Result<PeerConnection> {
     if shared.isolated.load(Ordering::Relaxed) {
         return Err(io::ErrorKind::NetworkUnreachable.into());
     }
@@ -281,7 +304,7 @@ async fn connect(shared: &Shared, address: &str, alpn: &str) -> io::Result<PeerC
         .handshake(TokioIo::new(stream))
         .await
         .map_err(io::Error::other)?;
-    let (closed, spent) = (CancellationToken::new(), CancellationToken::new());
+    let spent = CancellationToken::new();
     let (cut, ended, peer) = (closed.clone(), spent.clone(), address.to_owned());
     shared.tasks.spawn_until_cancelled("cluster-client", async move {
         let result = cut.run_until_cancelled(connection).await;

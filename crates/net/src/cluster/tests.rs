@@ -156,6 +156,34 @@ async fn closing_a_connection_fails_what_is_under_way_and_the_next_request_dials
 }
 
 #[tokio::test]
+async fn closing_reaches_what_is_under_way_on_a_connection_that_was_replaced() {
+    let (identity, tasks) = (ClusterIdentity::generate().unwrap(), Tasks::new("test"));
+    let address = listening(&identity, &tasks).await;
+    let pool = PeerPool::new(identity, &tasks);
+    for retire in [false, true] {
+        let first = pool.connection(&address, ECHO).await.unwrap();
+        let hanging = first.send(post("/hang", ""));
+        let cut = async {
+            // As after a request that failed: the next one dials again, and the former connection stays open.
+            first.spend();
+            let second = pool.connection(&address, ECHO).await.unwrap();
+            assert_ne!(second.id(), first.id());
+            pool.send(&address, ECHO, post("/", "x")).await.unwrap();
+            match retire {
+                true => pool.retire(&address, ECHO, std::time::Duration::ZERO),
+                false => pool.close(&address, None),
+            }
+            second
+        };
+        let both = async { tokio::join!(hanging, cut) };
+        let (cut_off, second) = tokio::time::timeout(super::KEEPALIVE * 30, both).await.expect("it is cut");
+        assert!(matches!(cut_off.unwrap_err(), PeerError::Cut { .. }), "retired: {retire}");
+        assert!(second.is_closed());
+    }
+    tasks.cancel();
+}
+
+#[tokio::test]
 async fn a_dial_that_nobody_answers_did_not_start() {
     let tasks = Tasks::new("test");
     let pool = PeerPool::new(ClusterIdentity::generate().unwrap(), &tasks);
