@@ -72,7 +72,9 @@ async fn certificates_change_and_the_stream_stays() {
     assert_ne!(files(), on_stream);
     let second = ends_in(&cluster, active, 80).await;
     // A negative life is refused, and a long one is cut.
-    renew(&spoke, &address, "200d").await.expect(0);
+    let json = renew(&spoke, &address, "200d --json").await.expect(0).json();
+    let until = json["cert_not_after"].as_str().unwrap();
+    assert!(json["spoke_name"] == "spoke-1" && until.starts_with("20") && until.ends_with('Z'), "{json}");
     let third = ends_in(&cluster, active, 90).await;
 
     for later in [&second, &third] {

@@ -24,6 +24,8 @@ async fn the_warning_is_not_in_what_is_piped() {
     let listed = operator.run("relay token list").await.expect(0).out;
     assert!(listed.contains(rows[1][1]) && listed.contains("never") && listed.contains("0 of 2"), "{listed}");
     assert!(!listed.contains(rows[0][1].split('.').nth(1).unwrap()), "{listed}");
+    let json = operator.run("relay token list -json").await.expect(0).json();
+    assert!(json["keys"].as_array().unwrap().contains(&rows[1][1].into()), "{json}");
     operator.run(&format!("relay token revoke {}", rows[0][1])).await.expect(0);
     let listed = operator.run("relay token list").await.expect(0).out;
     assert!(!listed.contains(rows[1][1]), "{listed}");
@@ -35,6 +37,9 @@ async fn the_warning_is_not_in_what_is_piped() {
     assert_eq!(json["listener_port"], trusted.port);
     let yaml = operator.run("relay ca status -format=yaml").await.expect(0).out;
     assert!(yaml.contains(&format!("ca_cert_hash: \"{}\"", trusted.pin)), "{yaml}");
+    for line in ["relay deny spoke-9 -reason=lost -json", "relay allow spoke-9 -json"] {
+        assert_eq!(operator.run(line).await.expect(0).json(), serde_json::json!({"ok": true}), "{line}");
+    }
     let refused = operator.run("relay ca rotate -full").await.expect(1);
     assert!(refused.err.contains("-yes"), "{}", refused.err);
     let hub =

@@ -10,6 +10,7 @@ use holdfast_spoke::daemon::{self, Options};
 use holdfast_spoke::renewal::{self, Schedule};
 use holdfast_spoke::runner::Limits;
 use rustls::pki_types::ServerName;
+use serde_json::json;
 
 use crate::args::{RenewArgs, RunArgs, SpokeArgs};
 use crate::output::{Failure, Printer};
@@ -41,7 +42,11 @@ pub fn renew(args: &RenewArgs, print: Printer) -> Result<ExitCode, Failure> {
         Failure::from(anyhow::Error::from(error)).coded(if local { Failure::LOCAL } else { Failure::API })
     })?;
     let until = jiff::Timestamp::from_second(renewed.not_after).map(|at| at.to_string()).unwrap_or_default();
-    print.line(format!("Renewed the certificate of {}; it is good until {until}.", renewed.name));
+    if print.json {
+        print.value(&json!({"spoke_name": renewed.name.as_str(), "cert_not_after": until}));
+    } else {
+        print.line(format!("Renewed the certificate of {}; it is good until {until}.", renewed.name));
+    }
     Ok(ExitCode::SUCCESS)
 }
 
