@@ -33,12 +33,15 @@ dir=$(mktemp -d /tmp/holdfast-up.XXXXXX)
 postgres_pid= platform_pid=
 finish() {
   trap - EXIT INT TERM
+  # A lost terminal may tell it twice.
+  trap '' HUP
   [ -z "$platform_pid" ] || { kill -TERM "$platform_pid" 2>/dev/null && wait "$platform_pid"; } || true
   # SIGINT is PostgreSQL's fast end: sessions are cut, files are left whole.
   [ -z "$postgres_pid" ] || { kill -INT "$postgres_pid" 2>/dev/null && wait "$postgres_pid"; } || true
   rm -rf "$dir"
 }
 trap finish EXIT
+trap 'exit 129' HUP
 trap 'exit 130' INT
 trap 'exit 143' TERM
 

@@ -16,7 +16,10 @@ use tempfile::TempDir;
 
 /// `holdfast` with these arguments; what it makes for itself goes below `home`, and what it says into `out`.
 async fn start(home: &Path, out: &str, args: &[&str], database: &PostgresServer) -> Process {
-    database.execute("CREATE ROLE root_of_db SUPERUSER LOGIN PASSWORD 'root-pw'").await;
+    let role = "CREATE ROLE root_of_db SUPERUSER LOGIN PASSWORD 'root-pw'";
+    if users(database).await.is_empty() {
+        database.execute(role).await;
+    }
     let url = format!("postgresql://root_of_db:root-pw@127.0.0.1:{}/postgres", database.port());
     let mut command = Command::new(binary());
     command.args(args).env("TMPDIR", home).env("HOME", home).env("HOLDFAST_DEV_POSTGRES", url);
@@ -27,6 +30,18 @@ async fn start(home: &Path, out: &str, args: &[&str], database: &PostgresServer)
 async fn announced(platform: &Process) -> Value {
     let told = || async { platform.log().lines().find_map(|line| serde_json::from_str::<Value>(line).ok()) };
     eventually_async(PATIENCE * 2, "the platform is announced", told).await
+}
+
+/// The users in the database, but for PostgreSQL's own.
+async fn users(database: &PostgresServer) -> Vec<String> {
+    let own =
+        "SELECT rolname FROM pg_roles WHERE rolname NOT LIKE 'pg\\_%' AND rolname <> current_user ORDER BY 1";
+    database.query(own).await
+}
+
+/// Whether a folder holds folders; what was said into files stays.
+fn has_folders(home: &Path) -> bool {
+    std::fs::read_dir(home).unwrap().any(|entry| entry.unwrap().file_type().unwrap().is_dir())
 }
 
 /// The processes that were announced under a key.
@@ -123,7 +138,45 @@ async fn the_demonstration_kills_the_active_node_and_every_way_to_a_login_works_
     assert!(logins["asked"].as_u64().unwrap() > 3);
     assert_eq!(logins["failed"].as_u64().unwrap(), failures.len() as u64);
     // Nothing is left: no process, no folder, no user in the database that a lease was given for.
-    assert!(!std::fs::read_dir(home.path()).unwrap().any(|e| e.unwrap().file_type().unwrap().is_dir()));
+    assert!(!has_folders(home.path()));
+    assert_eq!(users(&database).await, ["root_of_db"]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_platform_that_is_ended_takes_its_logins_out_of_the_database() {
+    let database = PostgresServer::start().await;
+    let everything = async |signal| {
+        let home = TempDir::new().unwrap();
+        let args = ["dev", "-nodes=1", "-spokes=0", "-root-token=dev-root", "-port=0", "-json"];
+        let mut platform = start(home.path(), "out", &args, &database).await;
+        let told = announced(&platform).await;
+        let cli = Cli::new(told["nodes"][0]["api"].as_str().unwrap()).with_token("dev-root");
+        for login in told["logins"].as_array().unwrap() {
+            cli.run(&format!("read {}", login["path"].as_str().unwrap())).await.expect(0);
+        }
+        assert!(users(&database).await.len() > 1, "there are logins");
+        platform.signal(signal);
+        assert_eq!(platform.wait(PATIENCE * 4).code(), Some(0), "{}", platform.log());
+        assert_eq!(users(&database).await, ["root_of_db"], "{signal}");
+        gone(&pids(&told, "nodes"));
+        assert!(!has_folders(home.path()));
+    };
+    everything(Signal::SIGTERM).await;
+    // As when the terminal is closed.
+    everything(Signal::SIGHUP).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_demonstration_whose_terminal_is_closed_leaves_nothing_behind() {
+    let (home, database) = (TempDir::new().unwrap(), PostgresServer::start().await);
+    let mut demo = start(home.path(), "demo", &["demo", "failover", "-json"], &database).await;
+    let logins = async || (users(&database).await.len() > 1).then_some(());
+    eventually_async(PATIENCE * 4, "logins are asked for", logins).await;
+    demo.signal(Signal::SIGHUP);
+    let ended = demo.wait(PATIENCE * 4);
+    assert_eq!(ended.code(), Some(1), "{}", demo.log());
+    assert_eq!(users(&database).await, ["root_of_db"]);
+    assert!(!has_folders(home.path()));
 }
 
 #[tokio::test(flavor = "multi_thread")]

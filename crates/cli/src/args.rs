@@ -1,6 +1,8 @@
 //! Every command, flag and example, in one definition from which help, completions and man pages are made.
 
 mod demo;
+mod kv;
+mod operator;
 pub mod relay;
 mod spoke;
 
@@ -8,8 +10,11 @@ use std::ffi::{OsStr, OsString};
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
+use secrecy::SecretString;
 
 pub use demo::{Demo, FailoverArgs};
+pub use kv::{Kv, KvMetadata};
+pub use operator::{InitArgs, Operator, Raft, Snapshot, UnsealArgs};
 pub use spoke::{RenewArgs, RunArgs, SpokeArgs};
 
 const EXIT_CODES: &str = "Exit codes: 0 done · 1 wrong use or local error · 2 the server refused or did not answer · \
@@ -58,9 +63,13 @@ pub struct Global {
 pub enum Command {
     /// Run hub nodes on loopback from embedded defaults, to try things out. Not for production.
     #[command(after_help = "Examples:\n  holdfast dev\n  holdfast dev --nodes 1 --root-token root\n  \
-        holdfast dev --spokes 2 --postgres postgresql://postgres:PASSWORD@127.0.0.1:5432/postgres")]
+        HOLDFAST_DEV_POSTGRES=postgresql://postgres:PASSWORD@127.0.0.1:5432/postgres holdfast dev --spokes 2")]
     Dev(DevArgs),
     /// Show on a real platform what this program promises.
+    #[command(
+        after_help = "Example:\n  HOLDFAST_DEV_POSTGRES=postgresql://postgres:PASSWORD@127.0.0.1:5432/postgres \
+        holdfast demo failover"
+    )]
     #[command(subcommand)]
     Demo(Demo),
     /// Run a daemon of one role.
@@ -70,6 +79,7 @@ pub enum Command {
     #[command(subcommand)]
     Operator(Operator),
     /// Show whether a node is initialised, sealed and active. Exit code 0 unsealed, 2 sealed, 1 error.
+    #[command(after_help = "Example:\n  holdfast status")]
     Status,
     /// Log in and keep the token in ~/.holdfast-token.
     #[command(
@@ -89,10 +99,13 @@ pub enum Command {
     )]
     Write(WriteArgs),
     /// Change fields at a path, keeping the others.
+    #[command(after_help = "Example:\n  holdfast patch secret/data/app note=rotated")]
     Patch(WriteArgs),
     /// List the names below a path.
+    #[command(after_help = "Examples:\n  holdfast list sys/policies/acl\n  holdfast list database/roles")]
     List(PathArgs),
     /// Delete a path.
+    #[command(after_help = "Example:\n  holdfast delete database/roles/app")]
     Delete(WriteArgs),
     /// Work with versioned secrets.
     #[command(subcommand)]
@@ -119,6 +132,7 @@ pub enum Command {
     #[command(subcommand)]
     Relay(relay::Relay),
     /// Fetch a wrapped answer, once.
+    #[command(after_help = "Example:\n  holdfast unwrap hvs.XXXX")]
     Unwrap(UnwrapArgs),
     /// Print a completion script for a shell.
     #[command(after_help = "Example:\n  holdfast completions bash > /etc/bash_completion.d/holdfast")]
@@ -127,6 +141,7 @@ pub enum Command {
         shell: clap_complete::Shell,
     },
     /// Write man pages for all commands into a directory.
+    #[command(after_help = "Example:\n  holdfast man /usr/local/share/man/man1")]
     Man {
         /// The directory; made when absent.
         dir: PathBuf,
@@ -163,7 +178,7 @@ pub struct DevArgs {
     pub nodes: u8,
     /// The root token; a random one unless given.
     #[arg(long, value_name = "ID")]
-    pub root_token: Option<String>,
+    pub root_token: Option<SecretString>,
     /// Keep data here and keep it at exit; a temporary directory unless given.
     #[arg(long, value_name = "DIR")]
     pub data: Option<PathBuf>,
@@ -176,7 +191,7 @@ pub struct DevArgs {
     /// URL of a PostgreSQL superuser; configures the role database/creds/app, which goes through the first spoke, and
     /// database/creds/direct, which does not.
     #[arg(long, value_name = "URL", env = "HOLDFAST_DEV_POSTGRES", hide_env_values = true)]
-    pub postgres: Option<String>,
+    pub postgres: Option<SecretString>,
     /// The level of the nodes' logs, which go to a file each.
     #[arg(long, default_value = "info", value_name = "LEVEL")]
     pub log: String,
@@ -187,116 +202,6 @@ impl DevArgs {
     pub fn spokes(&self) -> u8 {
         self.spokes.unwrap_or_else(|| u8::from(self.postgres.is_some()))
     }
-}
-
-#[derive(Debug, Subcommand)]
-pub enum Operator {
-    /// Initialise a new cluster; prints key shares and the root token once.
-    #[command(
-        after_help = "Examples:\n  holdfast operator init\n  holdfast operator init -key-shares=1 -key-threshold=1"
-    )]
-    Init(InitArgs),
-    /// Give a key share to a sealed node.
-    Unseal(UnsealArgs),
-    /// Seal the addressed node.
-    Seal,
-    /// Make the active node hand leadership over.
-    StepDown,
-    /// Membership and backups.
-    #[command(subcommand)]
-    Raft(Raft),
-}
-
-#[derive(Args, Debug)]
-pub struct InitArgs {
-    /// Number of key shares (5 unless given).
-    #[arg(long, visible_alias = "n")]
-    pub key_shares: Option<u16>,
-    /// Number of shares that open the seal (3 unless given).
-    #[arg(long, visible_alias = "t")]
-    pub key_threshold: Option<u16>,
-    /// For a keyfile seal: number of recovery shares.
-    #[arg(long)]
-    pub recovery_shares: Option<u16>,
-    /// For a keyfile seal: how many recovery shares are needed.
-    #[arg(long)]
-    pub recovery_threshold: Option<u16>,
-    /// Only tell whether the cluster is initialised: exit code 0 yes, 2 no.
-    #[arg(long)]
-    pub status: bool,
-}
-
-#[derive(Args, Debug)]
-pub struct UnsealArgs {
-    /// The share; `-` or nothing reads it from standard input.
-    pub key: Option<String>,
-    /// Forget the shares given so far.
-    #[arg(long)]
-    pub reset: bool,
-}
-
-#[derive(Debug, Subcommand)]
-pub enum Raft {
-    /// Let the addressed node join the cluster of a leader.
-    Join {
-        /// API URL of any unsealed node of the cluster.
-        leader: String,
-        /// PEM file with the authority of the leader's certificate.
-        #[arg(long, value_name = "FILE")]
-        leader_ca_cert: Option<PathBuf>,
-        /// Join without a vote.
-        #[arg(long)]
-        non_voter: bool,
-    },
-    /// Wipe the addressed node, which its cluster has removed, and let it join again.
-    #[command(after_help = "Example:\n  holdfast operator raft rejoin https://hub-1:8200 -yes")]
-    Rejoin {
-        /// API URL of any unsealed node of the cluster.
-        leader: String,
-        /// PEM file with the authority of the leader's certificate.
-        #[arg(long, value_name = "FILE")]
-        leader_ca_cert: Option<PathBuf>,
-        /// Really wipe it.
-        #[arg(long)]
-        yes: bool,
-    },
-    /// Show the members.
-    ListPeers,
-    /// Remove a member.
-    RemovePeer {
-        /// Its node id.
-        id: String,
-    },
-    /// Make a learner a voter.
-    Promote {
-        /// Its node id.
-        id: String,
-    },
-    /// Make a voter a learner.
-    Demote {
-        /// Its node id.
-        id: String,
-    },
-    /// Save and restore backups.
-    #[command(subcommand)]
-    Snapshot(Snapshot),
-}
-
-#[derive(Debug, Subcommand)]
-pub enum Snapshot {
-    /// Save a backup of the whole cluster into a file.
-    Save {
-        /// The file.
-        file: PathBuf,
-    },
-    /// Restore a backup onto the whole cluster.
-    Restore {
-        /// The file.
-        file: PathBuf,
-        /// Also when it was made by another cluster.
-        #[arg(long)]
-        force: bool,
-    },
 }
 
 #[derive(Args, Debug)]
@@ -346,104 +251,15 @@ pub struct PathArgs {
 }
 
 #[derive(Debug, Subcommand)]
-pub enum Kv {
-    /// Read a secret.
-    #[command(
-        after_help = "Examples:\n  holdfast kv get secret/app\n  holdfast kv get -version=2 -field=password secret/app"
-    )]
-    Get {
-        /// Print only this field, bare.
-        #[arg(long)]
-        field: Option<String>,
-        /// An older version.
-        #[arg(long)]
-        version: Option<u64>,
-        /// mount/path
-        path: String,
-    },
-    /// Write a new version of a secret.
-    #[command(
-        after_help = "Examples:\n  holdfast kv put secret/app user=app password=@pw.txt\n  holdfast kv put -cas=0 secret/app a=1"
-    )]
-    Put {
-        /// Write only if the current version is this one; 0 means there is none.
-        #[arg(long)]
-        cas: Option<i64>,
-        /// mount/path
-        path: String,
-        /// key=value, key=@file, key=-, @file or -
-        fields: Vec<String>,
-    },
-    /// Change some fields of the newest version.
-    Patch {
-        /// mount/path
-        path: String,
-        /// key=value, key=@file, key=-, @file or -
-        fields: Vec<String>,
-    },
-    /// List secrets.
-    List {
-        /// mount/path
-        path: String,
-    },
-    /// Delete versions; they can be undeleted.
-    Delete {
-        /// Versions, separated by commas; the newest unless given.
-        #[arg(long, value_delimiter = ',')]
-        versions: Vec<u64>,
-        /// mount/path
-        path: String,
-    },
-    /// Bring deleted versions back.
-    Undelete {
-        /// Versions, separated by commas.
-        #[arg(long, value_delimiter = ',', required = true)]
-        versions: Vec<u64>,
-        /// mount/path
-        path: String,
-    },
-    /// Destroy versions for good.
-    Destroy {
-        /// Versions, separated by commas.
-        #[arg(long, value_delimiter = ',', required = true)]
-        versions: Vec<u64>,
-        /// mount/path
-        path: String,
-    },
-    /// Work with a secret's metadata.
-    #[command(subcommand)]
-    Metadata(KvMetadata),
-}
-
-#[derive(Debug, Subcommand)]
-pub enum KvMetadata {
-    /// Show versions and settings.
-    Get {
-        /// mount/path
-        path: String,
-    },
-    /// Change settings: max_versions, cas_required, delete_version_after.
-    Put {
-        /// mount/path
-        path: String,
-        /// key=value
-        fields: Vec<String>,
-    },
-    /// Delete every version and the metadata.
-    Delete {
-        /// mount/path
-        path: String,
-    },
-}
-
-#[derive(Debug, Subcommand)]
 pub enum Lease {
     /// Show a lease.
+    #[command(after_help = "Example:\n  holdfast lease lookup database/creds/app/XXXX")]
     Lookup {
         /// The lease id.
         id: String,
     },
     /// Renew a lease.
+    #[command(after_help = "Example:\n  holdfast lease renew -increment=1h database/creds/app/XXXX")]
     Renew {
         /// How much longer, from now.
         #[arg(long)]
@@ -452,6 +268,9 @@ pub enum Lease {
         id: String,
     },
     /// Revoke a lease, or with -prefix everything below a path.
+    #[command(
+        after_help = "Examples:\n  holdfast lease revoke -sync database/creds/app/XXXX\n  holdfast lease revoke -prefix database/creds/app"
+    )]
     Revoke {
         /// The argument is a prefix.
         #[arg(long)]
@@ -466,6 +285,7 @@ pub enum Lease {
         id: String,
     },
     /// List lease ids below a prefix.
+    #[command(after_help = "Example:\n  holdfast lease list database/creds/app")]
     List {
         /// The prefix.
         prefix: String,
@@ -475,11 +295,13 @@ pub enum Lease {
 #[derive(Debug, Subcommand)]
 pub enum Policy {
     /// Show a policy.
+    #[command(after_help = "Example:\n  holdfast policy read app")]
     Read {
         /// Its name.
         name: String,
     },
     /// Write a policy from a file; - reads standard input.
+    #[command(after_help = "Example:\n  holdfast policy write app app.hcl")]
     Write {
         /// Its name.
         name: String,
@@ -487,8 +309,10 @@ pub enum Policy {
         file: String,
     },
     /// List policies.
+    #[command(after_help = "Example:\n  holdfast policy list")]
     List,
     /// Delete a policy.
+    #[command(after_help = "Example:\n  holdfast policy delete app")]
     Delete {
         /// Its name.
         name: String,
@@ -498,6 +322,9 @@ pub enum Policy {
 #[derive(Debug, Subcommand)]
 pub enum Mount {
     /// Mount a type.
+    #[command(
+        after_help = "Examples:\n  holdfast secrets enable -path=secret -version=2 kv\n  holdfast auth enable userpass"
+    )]
     Enable {
         /// Where, when not under its own name.
         #[arg(long)]
@@ -518,13 +345,18 @@ pub enum Mount {
         kind: String,
     },
     /// Remove a mount with its leases and data.
+    #[command(after_help = "Examples:\n  holdfast secrets disable secret\n  holdfast auth disable userpass")]
     Disable {
         /// Where it is mounted.
         path: String,
     },
     /// List mounts.
+    #[command(after_help = "Examples:\n  holdfast secrets list\n  holdfast auth list")]
     List,
     /// Change a mount's lease times or description.
+    #[command(
+        after_help = "Examples:\n  holdfast secrets tune -max-lease-ttl=2h database\n  holdfast auth tune -default-lease-ttl=1h userpass"
+    )]
     Tune {
         /// Default lease time.
         #[arg(long)]
@@ -554,11 +386,13 @@ pub enum Audit {
         fields: Vec<String>,
     },
     /// Disable a device.
+    #[command(after_help = "Example:\n  holdfast audit disable file")]
     Disable {
         /// Its name.
         path: String,
     },
     /// List devices.
+    #[command(after_help = "Example:\n  holdfast audit list")]
     List,
 }
 
@@ -596,6 +430,7 @@ pub enum Token {
         orphan: bool,
     },
     /// Show a token; the current one unless given.
+    #[command(after_help = "Examples:\n  holdfast token lookup\n  holdfast token lookup -accessor XXXX")]
     Lookup {
         /// The argument is an accessor.
         #[arg(long)]
@@ -604,6 +439,7 @@ pub enum Token {
         token: Option<String>,
     },
     /// Renew a token; the current one unless given.
+    #[command(after_help = "Example:\n  holdfast token renew -increment=1h")]
     Renew {
         /// How much longer, from now.
         #[arg(long)]
@@ -612,6 +448,9 @@ pub enum Token {
         token: Option<String>,
     },
     /// Revoke a token with its children and leases.
+    #[command(
+        after_help = "Examples:\n  holdfast token revoke -accessor XXXX\n  holdfast token revoke -self"
+    )]
     Revoke {
         /// The argument is an accessor.
         #[arg(long)]
@@ -655,20 +494,4 @@ fn has_one_dash(text: &str) -> bool {
 }
 
 #[cfg(test)]
-mod tests {
-    use clap::CommandFactory;
-
-    use super::*;
-
-    #[test]
-    fn the_definition_is_sound() {
-        Cli::command().debug_assert();
-    }
-
-    #[test]
-    fn long_flags_may_have_one_dash() {
-        let args = ["holdfast", "-field=x", "--json", "-", "-f", "-1", "--", "-x=y"].map(OsString::from);
-        let expected = ["holdfast", "--field=x", "--json", "-", "-f", "-1", "--", "-x=y"].map(OsString::from);
-        assert_eq!(normalise(args), expected);
-    }
-}
+mod tests;

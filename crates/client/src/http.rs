@@ -193,6 +193,29 @@ impl Client {
         Err(ClientError::Unreachable { tried })
     }
 
+    /// Reads an answer that is not JSON; an error of the server is told as ever.
+    pub async fn text(&self, path: &str) -> Result<String, ClientError> {
+        let mut tried = Vec::new();
+        for (index, base) in self.endpoints.rotation() {
+            match self.request(base, Method::GET, path, None).send().await {
+                Ok(response) if response.status().is_success() => {
+                    self.endpoints.prefer(index);
+                    let broke = |source: reqwest::Error| ClientError::Answer {
+                        endpoint: base.to_string(),
+                        source: source.into(),
+                    };
+                    return response.text().await.map_err(broke);
+                }
+                Ok(response) => {
+                    finish(Verb::Read, path, base, response).await?;
+                    return Ok(String::new());
+                }
+                Err(error) => tried.push(format!("{base}: {}", chain(&error))),
+            }
+        }
+        Err(ClientError::Unreachable { tried })
+    }
+
     /// Streams the answer of a read into a file; returns the number of bytes.
     pub async fn download(&self, path: &str, file: &Path) -> Result<u64, ClientError> {
         let io = |source| ClientError::File { file: file.display().to_string(), source };

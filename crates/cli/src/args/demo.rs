@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
+use secrecy::SecretString;
 
 use super::DevArgs;
 
@@ -11,7 +12,7 @@ pub enum Demo {
     /// Kill the active node while logins are asked for, and print what happened when: who held which spoke, when another
     /// node was active, when each way to a login worked again, and how many logins failed.
     #[command(
-        after_help = "Examples:\n  holdfast demo failover -postgres=postgresql://postgres:PASSWORD@127.0.0.1:5432/postgres\n  \
+        after_help = "Examples:\n  HOLDFAST_DEV_POSTGRES=postgresql://postgres:PASSWORD@127.0.0.1:5432/postgres holdfast demo failover\n  \
         holdfast demo failover -platform=/tmp/holdfast-dev-XXXXXX -json\n\n\
         Exit codes: 0 everything worked again \u{b7} 1 wrong use, or the platform could not be started \u{b7} \
         2 something did not work again within a minute"
@@ -27,7 +28,7 @@ pub struct FailoverArgs {
     pub platform: Option<PathBuf>,
     /// URL of a PostgreSQL superuser: three nodes and two spokes are started beside it, and ended afterwards.
     #[arg(long, value_name = "URL", env = "HOLDFAST_DEV_POSTGRES", hide_env_values = true)]
-    pub postgres: Option<String>,
+    pub postgres: Option<SecretString>,
 }
 
 impl FailoverArgs {

@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use clap::{Args, Subcommand, ValueEnum};
+use secrecy::SecretString;
 
 use super::{RenewArgs, RunArgs};
 
@@ -42,6 +43,7 @@ pub enum Relay {
     #[command(subcommand)]
     Ca(RelayCa),
     /// Lock a spoke out: it no longer enrols, renews or connects, and its stream ends.
+    #[command(after_help = "Example:\n  holdfast relay deny spoke-1 -reason=\"machine lost\"")]
     Deny {
         #[command(flatten)]
         place: Place,
@@ -52,6 +54,7 @@ pub enum Relay {
         name: String,
     },
     /// Let a spoke in again.
+    #[command(after_help = "Example:\n  holdfast relay allow spoke-1")]
     Allow {
         #[command(flatten)]
         place: Place,
@@ -133,7 +136,7 @@ pub struct RelayJoin {
     pub place: Place,
     /// The bootstrap token; `-` reads it from standard input.
     #[arg(long, env = "HOLDFAST_RELAY_TOKEN", hide_env_values = true)]
-    pub token: String,
+    pub token: SecretString,
     /// host:port that the spoke will dial, when it is not what the hub says; or the URL of the hub's API.
     #[arg(long)]
     pub hub_addr: Option<String>,
@@ -177,11 +180,13 @@ pub enum RelayToken {
         max_uses: u64,
     },
     /// List tokens, without their secrets.
+    #[command(after_help = "Example:\n  holdfast relay token list -json")]
     List {
         #[command(flatten)]
         place: Place,
     },
     /// Revoke a token.
+    #[command(after_help = "Example:\n  holdfast relay token revoke 3f9a1c07")]
     Revoke {
         #[command(flatten)]
         place: Place,
@@ -193,6 +198,7 @@ pub enum RelayToken {
 #[derive(Debug, Subcommand)]
 pub enum RelayCa {
     /// Show authority and hub certificate.
+    #[command(after_help = "Example:\n  holdfast relay ca status -format=json")]
     Status {
         #[command(flatten)]
         place: Place,

@@ -1,6 +1,7 @@
 //! `holdfast demo failover`: the active node is killed while logins are asked for, and what follows is timed.
 
 use std::cell::RefCell;
+use std::os::unix::ffi::OsStrExt as _;
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -9,7 +10,7 @@ use futures_util::future::join_all;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::json;
-use tokio::time::{Instant, sleep};
+use tokio::time::{Instant, sleep, timeout_at};
 
 use super::probe::{self, Seen};
 use super::report::{Before, Report};
@@ -40,19 +41,20 @@ pub async fn show(card: &Card, print: Printer) -> Result<ExitCode, Failure> {
         probe::spokes(&others, &seen),
         join_all(card.logins.iter().map(|login| probe::logins(&all, login, &seen))),
     );
-    let recovered = done?;
     let seen = seen.into_inner();
+    // Also when the rest failed: the logins were given.
     let unrevoked = revoke(&others, &seen).await;
+    if unrevoked > 0 {
+        print.note(format!(
+            "WARNING: {unrevoked} of the logins could not be revoked; they end with their leases"
+        ));
+    }
+    let recovered = done?;
     let report = Report::new(card, &before, &seen, recovered).context("the node was not killed")?;
     if print.json {
         print.value(&report.json())
     } else {
         print.line(report.text())
-    }
-    if unrevoked > 0 {
-        print.note(format!(
-            "WARNING: {unrevoked} of the logins could not be revoked; they end with their leases"
-        ));
     }
     Ok(if recovered { ExitCode::SUCCESS } else { ExitCode::from(Failure::API) })
 }
@@ -68,6 +70,9 @@ async fn before(card: &Card) -> Result<(NodeCard, Before), Failure> {
     let refused = |text: &str| Failure::from(anyhow!("{text}")).coded(Failure::API);
     let victim = probe::active(card, &card.nodes).await.ok_or_else(|| refused("no node is active"))?;
     let client = probe::patient(card, &card.nodes)?;
+    // What listens there takes the card's token: it is that platform, and not something that came after it.
+    let known = client.read("auth/token/lookup-self").await;
+    known.map_err(|error| Failure::from(anyhow::Error::from(error)).coded(Failure::API))?;
     let wanted = card.logins.iter().filter(|login| login.spoke.is_some()).count();
     let deadline = Instant::now() + LIMIT;
     loop {
@@ -86,7 +91,9 @@ async fn before(card: &Card) -> Result<(NodeCard, Before), Failure> {
 /// Kills the node and waits until everything works. Whether it did in time.
 async fn conduct(card: &Card, victim: &NodeCard, before: &Before, seen: &RefCell<Seen>) -> Result<bool> {
     sleep(AROUND).await;
-    let pid = victim.pid.and_then(|pid| i32::try_from(pid).ok()).context("the active node has no process")?;
+    let pid = process_of(victim).with_context(|| {
+        format!("the card's process of {} is not that node: it is left alone", victim.node)
+    })?;
     // Taken before the signal: what is asked for from here on may meet a dead node.
     seen.borrow_mut().killed = Some((victim.node.clone(), Instant::now()));
     kill(Pid::from_raw(pid), Signal::SIGKILL).with_context(|| format!("cannot kill {}", victim.node))?;
@@ -106,13 +113,57 @@ async fn conduct(card: &Card, victim: &NodeCard, before: &Before, seen: &RefCell
     Ok(true)
 }
 
-/// Gives the logins back; the number of those that could not be.
+/// The process on the card, if it is the node: a card may be older than a process that got the same number.
+fn process_of(node: &NodeCard) -> Option<i32> {
+    let pid = node.pid.and_then(|pid| i32::try_from(pid).ok()).filter(|pid| *pid > 1)?;
+    let line = std::fs::read(format!("/proc/{pid}/cmdline")).ok()?;
+    let config = node.config.as_os_str().as_bytes();
+    line.split(|byte| *byte == 0).any(|arg| !arg.is_empty() && arg == config).then_some(pid)
+}
+
+/// Gives the logins back, within a minute; the number of those that could not be.
 async fn revoke(client: &holdfast_client::Client, seen: &Seen) -> usize {
     let leases = seen.logins.iter().filter_map(|login| login.outcome.as_ref().ok());
+    let deadline = Instant::now() + LIMIT;
     let mut left = 0;
     for lease in leases {
         let body = json!({"lease_id": lease, "sync": true});
-        left += usize::from(client.write("sys/leases/revoke", &body).await.is_err());
+        let revoked = timeout_at(deadline, client.write("sys/leases/revoke", &body)).await;
+        left += usize::from(!matches!(revoked, Ok(Ok(_))));
     }
     left
+}
+
+#[cfg(test)]
+mod tests {
+    use std::process::{Command, Stdio};
+
+    use super::*;
+
+    #[test]
+    fn only_a_process_that_was_started_as_the_node_is_taken_for_it() {
+        let mut other =
+            Command::new("cat").arg("-").stdin(Stdio::piped()).stdout(Stdio::null()).spawn().unwrap();
+        let card = |pid: Option<u32>, config: &str| NodeCard {
+            node: "hub-0".to_owned(),
+            api: String::new(),
+            pid,
+            config: config.into(),
+        };
+        let pid = Some(other.id());
+        // Between fork and exec the command line is that of this process.
+        let started = (0..500).any(|_| {
+            std::thread::sleep(Duration::from_millis(10));
+            process_of(&card(pid, "-")).is_some()
+        });
+        assert!(started);
+        for (pid, config) in
+            [(pid, "/data/hub-0/hub.toml"), (pid, ""), (Some(1), "-"), (Some(0), "-"), (None, "-")]
+        {
+            assert_eq!(process_of(&card(pid, config)), None, "{pid:?} {config}");
+        }
+        assert_eq!(process_of(&card(Some(u32::MAX), "-")), None);
+        drop(other.stdin.take());
+        other.wait().unwrap();
+    }
 }

@@ -33,7 +33,7 @@ async fn failover(args: FailoverArgs, print: Printer) -> Result<ExitCode, Failur
     let dev = args.own_platform();
     if dev.postgres.is_none() {
         return Err(anyhow!(
-            "a database is needed: give -postgres=URL of a PostgreSQL superuser, -platform=DIR of a running \
+            "a database is needed: set HOLDFAST_DEV_POSTGRES to the URL of a PostgreSQL superuser, -platform=DIR of a running \
              `holdfast dev`, or run `./dev demo`, which brings a PostgreSQL of its own"
         )
         .into());
@@ -43,7 +43,7 @@ async fn failover(args: FailoverArgs, print: Printer) -> Result<ExitCode, Failur
         shown = on_own(&mut platform, &dev, print) => shown,
         () = &mut stop => Err(anyhow!("interrupted").into()),
     };
-    platform.stop().await;
+    platform.stop(print).await;
     shown
 }
 

@@ -6,7 +6,6 @@ use std::time::Duration;
 
 use anyhow::Result;
 use holdfast_client::Client;
-use secrecy::SecretString;
 use serde_json::Value;
 use tokio::time::{Instant, sleep};
 
@@ -67,7 +66,7 @@ impl Seen {
 pub fn client(card: &Card, nodes: &[NodeCard], timeout: Duration) -> Result<Client> {
     Ok(Client::builder()
         .addresses(nodes.iter().map(|node| node.api.clone()))
-        .token(Some(SecretString::from(card.root_token.clone())))
+        .token(Some(card.root_token.clone()))
         .timeout(timeout)
         .build()?)
 }

@@ -1,5 +1,6 @@
 //! What a started platform tells about itself.
 
+use secrecy::ExposeSecret as _;
 use serde_json::json;
 
 use super::nodes::Node;
@@ -51,15 +52,26 @@ fn to_try(args: &DevArgs, platform: &Platform, ready: &Ready, print: Printer) {
         (format!("  holdfast read {}", login.path), way)
     });
     ways.for_each(|(command, way)| print.line(format!("{command:<40} # {way}")));
-    // The part after the superuser's own login.
-    let place = url.rsplit_once('@').map_or(url.as_str(), |(_, place)| place);
-    print.line(format!("  psql postgresql://USERNAME:PASSWORD@{place}"));
+    if let Some(place) = place(url.expose_secret()) {
+        print.line(format!("  psql postgresql://USERNAME:PASSWORD@{place}"));
+    }
     if platform.spokes.len() > 0 {
         print.line("  holdfast relay list");
     }
     if platform.nodes.len() > 2 {
         print.line(format!("  holdfast demo failover --platform {}", platform.home().display()));
     }
+}
+
+/// Host, port and database of a URL, and nothing else that may stand in it; none when it is of another form.
+fn place(url: &str) -> Option<String> {
+    let url: http::Uri = url.parse().ok()?;
+    url.scheme_str().filter(|scheme| matches!(*scheme, "postgres" | "postgresql"))?;
+    let host = url.host().filter(|host| !host.is_empty())?;
+    let port = url.port_u16().map(|port| format!(":{port}")).unwrap_or_default();
+    // A password with a slash in it reads as a port and a path.
+    let path = Some(url.path()).filter(|path| !path.contains('@'))?;
+    Some(format!("{host}{port}{path}"))
 }
 
 fn log(daemon: &super::process::Daemon) -> String {
@@ -80,4 +92,26 @@ fn as_json(platform: &Platform, ready: &Ready) -> String {
         "data": platform.home(),
     })
     .to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::place;
+
+    #[test]
+    fn no_part_of_a_url_is_shown_that_may_hold_a_password() {
+        for (url, shown) in [
+            ("postgresql://u:pw@127.0.0.1:5432/postgres", Some("127.0.0.1:5432/postgres")),
+            ("postgres://u@db/x?sslmode=disable", Some("db/x")),
+            ("postgresql://db:1/x?user=u&password=pw", Some("db:1/x")),
+            ("postgresql://[::1]:5/x#pw", Some("[::1]:5/x")),
+            ("postgres://u:p@w@db/x", Some("db/x")),
+            ("postgres://u:5/w@db/x", None),
+            ("postgresql:///x?host=/run&password=pw", None),
+            ("host=db user=u password=pw", None),
+            ("u:pw@db/x", None),
+        ] {
+            assert_eq!(place(url).as_deref(), shown, "{url}");
+        }
+    }
 }

@@ -2,6 +2,7 @@
 //! seen to be replaced.
 
 mod announce;
+mod cleanup;
 mod nodes;
 pub mod platform;
 mod process;
@@ -49,19 +50,22 @@ async fn serve(args: DevArgs, print: Printer) -> Result<ExitCode, Failure> {
             false => format!("\nStopping everything; its data stays in {} …", platform.home().display()),
         });
     }
-    platform.stop().await;
+    platform.stop(print).await;
     outcome?;
     Ok(ExitCode::SUCCESS)
 }
 
-/// Resolves with the first interrupt or request to end; from this call on they do not end the process by themselves.
+/// Resolves with the first interrupt, request to end or loss of the terminal; from this call on they do not end the
+/// process by themselves.
 pub fn interrupted() -> Result<impl Future<Output = ()>, Failure> {
     let mut interrupt = tokio::signal::unix::signal(tokio::signal::unix::SignalKind::interrupt())?;
     let mut terminate = tokio::signal::unix::signal(tokio::signal::unix::SignalKind::terminate())?;
+    let mut hangup = tokio::signal::unix::signal(tokio::signal::unix::SignalKind::hangup())?;
     Ok(async move {
         tokio::select! {
             _ = interrupt.recv() => {}
             _ = terminate.recv() => {}
+            _ = hangup.recv() => {}
         }
     })
 }

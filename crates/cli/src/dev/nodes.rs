@@ -3,7 +3,7 @@
 use std::fs::File;
 use std::net::TcpListener;
 use std::os::unix::fs::OpenOptionsExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
@@ -16,6 +16,7 @@ use crate::args::DevArgs;
 pub struct Node {
     /// Its process; the name is its node id.
     pub daemon: Daemon,
+    config: PathBuf,
     api_port: u16,
     cluster_port: u16,
     relay: String,
@@ -30,6 +31,11 @@ impl Node {
     /// The URL of its API.
     pub fn api(&self) -> String {
         format!("http://127.0.0.1:{}", self.api_port)
+    }
+
+    /// The file of its configuration.
+    pub fn config(&self) -> &Path {
+        &self.config
     }
 
     /// Its cluster address.
@@ -76,9 +82,9 @@ impl Nodes {
             let config = dir.join("hub.toml");
             std::fs::write(&config, text)?;
             let command = ["server", "--role", "hub", "--config"].into_iter().map(Into::into);
-            let command = command.chain([config.into_os_string()]).collect();
+            let command = command.chain([config.clone().into_os_string()]).collect();
             let daemon = Daemon::new(&id, &dir, command, &args.log);
-            list.push(Node { daemon, api_port, cluster_port, relay });
+            list.push(Node { daemon, config, api_port, cluster_port, relay });
         }
         Ok(Self { list })
     }

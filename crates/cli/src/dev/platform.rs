@@ -6,8 +6,10 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context, Result};
+use secrecy::{ExposeSecret, SecretString};
 use serde::{Deserialize, Serialize};
 
+use super::cleanup::Cleanup;
 use super::nodes::{Node, Nodes};
 use super::process;
 pub use super::setup::Login;
@@ -26,6 +28,8 @@ const GRACE: Duration = Duration::from_secs(12);
 pub struct Platform {
     home: PathBuf,
     temporary: Option<tempfile::TempDir>,
+    /// Once logins of a database can be asked for.
+    issuing: Option<Cleanup>,
     /// The hub nodes.
     pub nodes: Nodes,
     /// The spokes.
@@ -46,7 +50,8 @@ pub struct Card {
     /// The nodes.
     pub nodes: Vec<NodeCard>,
     /// The root token.
-    pub root_token: String,
+    #[serde(serialize_with = "exposed")]
+    pub root_token: SecretString,
     /// The roles that give logins.
     pub logins: Vec<Login>,
 }
@@ -60,6 +65,13 @@ pub struct NodeCard {
     pub api: String,
     /// Its process, while it runs.
     pub pid: Option<u32>,
+    /// Its configuration, which that process was started with.
+    pub config: PathBuf,
+}
+
+/// The card is where the token is kept for its owner.
+fn exposed<S: serde::Serializer>(secret: &SecretString, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.serialize_str(secret.expose_secret())
 }
 
 impl Card {
@@ -87,7 +99,7 @@ impl Platform {
         };
         let nodes = Nodes::prepare(&home, args)?;
         let spokes = Spokes::prepare(&home, args, &nodes)?;
-        Ok(Self { home, temporary, nodes, spokes })
+        Ok(Self { home, temporary, issuing: None, nodes, spokes })
     }
 
     /// The data directory.
@@ -105,7 +117,8 @@ impl Platform {
         let mut steps = Steps::new(print);
         self.nodes.start().await?;
         steps.done("the first node listens");
-        let access = setup::initialise(&self.nodes, &self.home, args.root_token.as_deref()).await?;
+        let wanted = args.root_token.as_ref().map(ExposeSecret::expose_secret);
+        let access = setup::initialise(&self.nodes, &self.home, wanted).await?;
         steps.done("the cluster is initialised and unsealed");
         setup::wait_voters(&self.nodes, &access).await?;
         steps.done(&format!("{0} of {0} nodes vote", self.nodes.len()));
@@ -120,6 +133,8 @@ impl Platform {
         }
         let mut logins = Vec::new();
         if let Some(url) = &args.postgres {
+            self.issuing = Some(Cleanup::new(&self.nodes, &access)?);
+            let url = url.expose_secret();
             logins = setup::postgres(&self.nodes, &access, url, self.spokes.len()).await?;
             for login in &logins {
                 let way =
@@ -134,10 +149,15 @@ impl Platform {
 
     /// What another command needs to know.
     pub fn card(&self, ready: &Ready) -> Card {
-        let node = |n: &Node| NodeCard { node: n.id().to_owned(), api: n.api(), pid: n.daemon.pid() };
+        let node = |n: &Node| NodeCard {
+            node: n.id().to_owned(),
+            api: n.api(),
+            pid: n.daemon.pid(),
+            config: n.config().to_owned(),
+        };
         Card {
             nodes: self.nodes.iter().map(node).collect(),
-            root_token: ready.access.root_token().to_owned(),
+            root_token: ready.access.root_token().to_owned().into(),
             logins: ready.logins.clone(),
         }
     }
@@ -154,9 +174,20 @@ impl Platform {
     }
 
     /// Ends everything, the spokes first; the data directory goes when the platform is dropped, if it is temporary.
-    pub async fn stop(&mut self) {
+    pub async fn stop(&mut self, print: Printer) {
         let _ = std::fs::remove_file(self.home.join(CARD));
+        if self.is_temporary() {
+            self.revoke(print).await;
+        }
         process::stop(self.spokes.daemons().collect(), GRACE).await;
         process::stop(self.nodes.daemons().collect(), GRACE).await;
+    }
+
+    /// Removes the users that are still in the database: with the data goes the memory of them, and they would stay.
+    async fn revoke(&mut self, print: Printer) {
+        let Some(cleanup) = self.issuing.take() else { return };
+        print.progress("Removing the logins from the database …");
+        let Err(why) = cleanup.run().await else { return };
+        print.note(format!("WARNING: logins may be left in the database, for ever: {why}"));
     }
 }

@@ -15,6 +15,8 @@ use tokio::time::{Instant, sleep};
 use super::nodes::Nodes;
 
 const PATIENCE: Duration = Duration::from_secs(60);
+/// Shorter than the default, so that at the end a login that a killed node left half-made is waited for briefly.
+const OPERATION_TIMEOUT: &str = "10s";
 const ROLE: &str = "CREATE ROLE \"{{name}}\" LOGIN PASSWORD '{{password}}' VALID UNTIL '{{expiration}}'; \
                     GRANT USAGE ON SCHEMA public TO \"{{name}}\"; GRANT SELECT ON ALL TABLES IN SCHEMA public TO \"{{name}}\";";
 
@@ -32,6 +34,15 @@ impl Access {
     /// A client as root, of all nodes.
     pub fn client(&self, nodes: &Nodes) -> Result<Client> {
         let addresses: Vec<_> = nodes.iter().map(super::nodes::Node::api).collect();
+        self.client_of(addresses)
+    }
+
+    /// Clients as root, of one node each.
+    pub fn each(&self, nodes: &Nodes) -> Result<Vec<Client>> {
+        nodes.iter().map(|node| self.client_of(vec![node.api()])).collect()
+    }
+
+    fn client_of(&self, addresses: Vec<String>) -> Result<Client> {
         Ok(Client::builder()
             .addresses(addresses)
             .token(Some(self.root.clone()))
@@ -56,16 +67,31 @@ pub async fn initialise(nodes: &Nodes, home: &Path, wanted: Option<&str>) -> Res
     let answer = client.write("sys/init", &json!({})).await?;
     let text = answer.member("root_token").as_str().context("init gave no root token")?;
     let mut access = Access { root: SecretString::from(text.to_owned()) };
+    // At once: nobody gives this token a second time.
+    keep(&file, &access)?;
     wait_active(nodes, &access).await?;
     if let Some(id) = wanted {
         let old = access.client(nodes)?;
         old.write("auth/token/create-orphan", &json!({"id": id, "policies": ["root"], "ttl": 0})).await?;
         access = Access { root: SecretString::from(id.to_owned()) };
+        keep(&file, &access)?;
         old.write("auth/token/revoke-self", &json!({})).await?;
     }
-    let mut out = std::fs::File::options().write(true).create(true).truncate(true).mode(0o600).open(&file)?;
-    out.write_all(access.root_token().as_bytes())?;
     Ok(access)
+}
+
+/// Makes the root token last: the file holds the former one or this one, whenever it ends.
+fn keep(file: &Path, access: &Access) -> Result<()> {
+    let partial = file.with_extension("partial");
+    let write = || {
+        let mut out =
+            std::fs::File::options().write(true).create(true).truncate(true).mode(0o600).open(&partial)?;
+        out.write_all(access.root_token().as_bytes())?;
+        out.sync_all()?;
+        std::fs::rename(&partial, file)?;
+        std::fs::File::open(file.parent().unwrap_or(Path::new(".")))?.sync_all()
+    };
+    write().with_context(|| format!("cannot keep the root token in {file:?}"))
 }
 
 /// Waits until some node is active.
@@ -134,7 +160,8 @@ pub async fn postgres(nodes: &Nodes, access: &Access, url: &str, spokes: usize) 
     };
     let mut logins = Vec::new();
     for (connection, role, spoke) in (1..=spokes).map(through).chain([direct]) {
-        let mut config = json!({"connection_url": url, "allowed_roles": "*"});
+        let mut config =
+            json!({"connection_url": url, "allowed_roles": "*", "operation_timeout": OPERATION_TIMEOUT});
         if let Some(members) = config.as_object_mut() {
             let plugin =
                 if spoke.is_some() { "remote-postgres-plugin" } else { "postgresql-database-plugin" };
@@ -149,7 +176,7 @@ pub async fn postgres(nodes: &Nodes, access: &Access, url: &str, spokes: usize) 
     Ok(logins)
 }
 
-fn retriable(error: &ClientError) -> bool {
+pub fn retriable(error: &ClientError) -> bool {
     matches!(error, ClientError::Unreachable { .. }) || matches!(error.status(), Some(503 | 429 | 400 | 501))
 }
 
@@ -164,5 +191,24 @@ pub async fn until(what: &str, mut condition: impl AsyncFnMut() -> Result<Option
             bail!("waited a minute for {what}; the logs of the nodes tell more");
         }
         sleep(Duration::from_millis(50)).await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt as _;
+
+    use super::*;
+
+    #[test]
+    fn the_root_token_is_replaced_whole_and_for_its_owner_only() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("root-token");
+        for token in ["a-long-first-token", "root"] {
+            keep(&file, &Access { root: SecretString::from(token) }).unwrap();
+            assert_eq!(std::fs::read_to_string(&file).unwrap(), token);
+        }
+        assert_eq!(file.metadata().unwrap().permissions().mode() & 0o777, 0o600);
+        assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 1);
     }
 }

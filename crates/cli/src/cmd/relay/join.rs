@@ -4,6 +4,7 @@ use std::process::ExitCode;
 
 use anyhow::{Context, anyhow};
 use holdfast_spoke::join::{JoinError, JoinParams, Joined, join};
+use secrecy::{ExposeSecret as _, SecretString};
 use serde_json::json;
 
 use super::{Outcome, Session};
@@ -34,7 +35,11 @@ fn params(session: &Session, args: &RelayJoin) -> Result<(JoinParams, Option<Str
             return Err(anyhow!("-hub-cert-hash is needed; `holdfast relay ca status` shows it").into());
         }
     };
-    let text = if args.token == "-" { input::text_of("-")? } else { args.token.clone() };
+    let read = match args.token.expose_secret() {
+        "-" => Some(SecretString::from(input::text_of("-")?)),
+        _ => None,
+    };
+    let text = read.as_ref().unwrap_or(&args.token).expose_secret();
     let token = holdfast_spoke::join::token(text.trim()).context("-token")?;
     let is_url = |text: &&String| text.starts_with("http://") || text.starts_with("https://");
     let (api, server) = match &args.hub_addr {
