@@ -4,9 +4,14 @@ use std::collections::BTreeSet;
 
 use rcgen::{
     BasicConstraints, Certificate, CertificateParams, DistinguishedName, DnType, ExtendedKeyUsagePurpose,
-    IsCa, Issuer, KeyPair, KeyUsagePurpose, PKCS_ECDSA_P256_SHA256, SerialNumber, SubjectPublicKeyInfo,
+    IsCa, Issuer, KeyPair, KeyUsagePurpose, PKCS_ECDSA_P256_SHA256, PublicKeyData, SerialNumber,
+    SignatureAlgorithm, SigningKey, SubjectPublicKeyInfo,
 };
+use rustls_pki_types::PrivateKeyDer;
+use rustls_pki_types::pem::PemObject as _;
+use secrecy::{ExposeSecret as _, SecretString};
 use x509_parser::time::ASN1Time;
+use zeroize::{Zeroize as _, Zeroizing};
 
 use holdfast_core::SpokeName;
 
@@ -37,8 +42,53 @@ pub enum CaError {
     Time(i64),
 }
 
+/// A private key whose bytes are wiped when it goes.
+pub struct Key(KeyPair);
+
+impl Key {
+    /// A new one of P-256.
+    pub fn generate() -> Result<Self, CaError> {
+        Ok(Self(KeyPair::generate_for(&PKCS_ECDSA_P256_SHA256)?))
+    }
+
+    /// From PKCS#8 PEM; none where that is no such key.
+    pub fn from_pem(pem: &SecretString) -> Option<Self> {
+        let der = PrivateKeyDer::from_pem_slice(pem.expose_secret().as_bytes()).ok()?;
+        KeyPair::try_from(&*Zeroizing::new(der)).ok().map(Self)
+    }
+
+    /// As PKCS#8 PEM.
+    pub fn pem(&self) -> SecretString {
+        // Copied to its exact size: a shrinking string may leave its former place behind.
+        let pem = Zeroizing::new(self.0.serialize_pem());
+        SecretString::from(pem.as_str())
+    }
+}
+
+impl Drop for Key {
+    fn drop(&mut self) {
+        self.0.zeroize();
+    }
+}
+
+impl PublicKeyData for Key {
+    fn der_bytes(&self) -> &[u8] {
+        self.0.der_bytes()
+    }
+
+    fn algorithm(&self) -> &'static SignatureAlgorithm {
+        self.0.algorithm()
+    }
+}
+
+impl SigningKey for Key {
+    fn sign(&self, message: &[u8]) -> Result<Vec<u8>, rcgen::Error> {
+        self.0.sign(message)
+    }
+}
+
 /// The authority with its key.
-pub type Authority = Issuer<'static, KeyPair>;
+pub type Authority = Issuer<'static, Key>;
 
 /// A certificate that was made for a spoke.
 #[derive(Clone, Debug, Eq, PartialEq)]
@@ -52,8 +102,8 @@ pub struct SpokeCertificate {
 }
 
 /// A new authority, self-signed: its certificate and key.
-pub fn authority(now: i64) -> Result<(Certificate, KeyPair), CaError> {
-    let key = KeyPair::generate_for(&PKCS_ECDSA_P256_SHA256)?;
+pub fn authority(now: i64) -> Result<(Certificate, Key), CaError> {
+    let key = Key::generate()?;
     let mut params = params(CA_NAME, Some(ORGANISATION), now, now.saturating_add(CA_LIFE))?;
     params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
     params.key_usages =
@@ -67,8 +117,8 @@ pub fn hub(
     hosts: &BTreeSet<String>,
     now: i64,
     until: i64,
-) -> Result<(Certificate, KeyPair), CaError> {
-    let key = KeyPair::generate_for(&PKCS_ECDSA_P256_SHA256)?;
+) -> Result<(Certificate, Key), CaError> {
+    let key = Key::generate()?;
     let mut params = params(HUB_NAME, None, now, now.saturating_add(HUB_LIFE).min(until))?;
     params.subject_alt_names =
         CertificateParams::new(hosts.iter().cloned().collect::<Vec<_>>())?.subject_alt_names;

@@ -4,7 +4,7 @@
 //! that it names was bound.
 
 use holdfast_net::enrol::BootstrapToken;
-use rcgen::{Issuer, KeyPair};
+use rcgen::Issuer;
 use secrecy::SecretString;
 
 use super::bootstrap::TokenRecord;
@@ -89,10 +89,18 @@ pub async fn rotate(cx: &Cx, mount: &MountEntry, request: &Request) -> Result<(R
 /// With `removals` a host that no member has any more is a reason too.
 pub async fn reissue_if_needed(cx: &Cx, removals: bool) -> Result<bool, ApiError> {
     let relay = &cx.hub.relay;
-    let Some(mount) = relay.authority.mount() else { return Ok(false) };
+    let due = |identity: &Identity| is_due(cx, identity, removals, wall::now_unix());
+    // The record with its keys is opened only for a change.
+    let (Some(mount), Some(current)) = (relay.authority.mount(), relay.authority.current()) else {
+        return Ok(false);
+    };
+    if !due(&current) {
+        return Ok(false);
+    }
     let _one = relay.changes.lock().await;
     let Ok((stored, identity)) = held(cx) else { return Ok(false) };
-    if !is_due(cx, &stored.value, &identity, removals, wall::now_unix()) {
+    // Somebody may have changed it just before.
+    if !due(&identity) {
         return Ok(false);
     }
     let extra = Extra { dns: stored.value.hub_dns_sans.clone(), ip: stored.value.hub_ip_sans.clone() };
@@ -103,11 +111,11 @@ pub async fn reissue_if_needed(cx: &Cx, removals: bool) -> Result<bool, ApiError
 }
 
 /// Whether the hub's certificate is past half its life, or is not for the members there are.
-pub(super) fn is_due(cx: &Cx, record: &CaRecord, identity: &Identity, removals: bool, now: i64) -> bool {
+pub(super) fn is_due(cx: &Cx, identity: &Identity, removals: bool, now: i64) -> bool {
     let half = identity.hub_not_before.midpoint(identity.hub_not_after);
     let wanted = members(cx);
-    let missing = wanted.iter().any(|host| !record.member_hosts.contains(host));
-    let left = record.member_hosts.iter().any(|host| !wanted.contains(host));
+    let missing = wanted.iter().any(|host| !identity.member_hosts.contains(host));
+    let left = identity.member_hosts.iter().any(|host| !wanted.contains(host));
     now > half || missing || (removals && left)
 }
 
@@ -126,7 +134,7 @@ fn held(cx: &Cx) -> Result<(Stored<CaRecord>, Identity), ApiError> {
 fn fresh(cx: &Cx, endpoint: &Endpoint, text: String, extra: Extra) -> Result<CaRecord, ApiError> {
     let now = wall::now_unix();
     let (cert, key) = ca::authority(now).map_err(ApiError::internal)?;
-    let ca_key_pem = secret(&key);
+    let ca_key_pem = key.pem();
     let issuer = Issuer::from_ca_cert_der(cert.der(), key).map_err(ApiError::internal)?;
     let record = CaRecord {
         ca_cert_pem: cert.pem(),
@@ -161,16 +169,12 @@ fn with_hub(
     let (cert, key) = ca::hub(issuer, &hosts, wall::now_unix(), until).map_err(ApiError::internal)?;
     Ok(CaRecord {
         hub_cert_pem: cert.pem(),
-        hub_key_pem: secret(&key),
+        hub_key_pem: key.pem(),
         hub_dns_sans: extra.dns,
         hub_ip_sans: extra.ip,
         member_hosts: members.into_iter().collect(),
         ..record
     })
-}
-
-fn secret(key: &KeyPair) -> SecretString {
-    SecretString::from(key.serialize_pem())
 }
 
 /// Saves a record that can be opened, in place of the version it was made from.

@@ -4,7 +4,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use holdfast_net::enrol;
-use rcgen::{Issuer, KeyPair};
+use rcgen::Issuer;
 use rustls::server::danger::ClientCertVerifier;
 use rustls::sign::CertifiedKey;
 use rustls_pki_types::pem::PemObject as _;
@@ -88,6 +88,8 @@ pub struct Identity {
     pub endpoint: Endpoint,
     /// The same as it was given.
     pub endpoint_text: String,
+    /// The hosts of members that the hub's certificate is for.
+    pub member_hosts: Vec<String>,
     hub: Arc<CertifiedKey>,
     verifier: Arc<dyn ClientCertVerifier>,
     issuer: ca::Authority,
@@ -113,8 +115,7 @@ impl Identity {
         if !signed_by(&hub, &ca) {
             return Err(IdentityError::Chain);
         }
-        let key =
-            KeyPair::from_pem(record.ca_key_pem.expose_secret()).map_err(|_| part("authority's key"))?;
+        let key = ca::Key::from_pem(&record.ca_key_pem).ok_or(part("authority's key"))?;
         Ok(Self {
             ca_hash: enrol::pin(&ca).map_err(|_| part("authority"))?,
             issuer: Issuer::from_ca_cert_der(&ca, key).map_err(|_| part("authority"))?,
@@ -122,6 +123,7 @@ impl Identity {
             hub: hub_key(hub, record)?,
             endpoint: Endpoint::parse(&record.hub_endpoint).map_err(|_| part("endpoint"))?,
             endpoint_text: record.hub_endpoint.clone(),
+            member_hosts: record.member_hosts.clone(),
             ca_pem: record.ca_cert_pem.clone(),
             ca,
             ca_not_after,

@@ -68,6 +68,8 @@ pub struct Relay {
     rate: OpenRate,
     /// Held while the authority is changed: changes follow one another.
     changes: tokio::sync::Mutex<()>,
+    /// Held while a use of a bootstrap token is counted: spokes that join at once follow one another.
+    enrolments: tokio::sync::Mutex<()>,
     /// Hosts at which members said that their relay ports are.
     told: Mutex<BTreeSet<String>>,
 }
@@ -81,6 +83,7 @@ impl Relay {
             rate: OpenRate::per_minute(settings.unauth_rate),
             settings,
             changes: tokio::sync::Mutex::new(()),
+            enrolments: tokio::sync::Mutex::new(()),
             told: Mutex::default(),
         }
     }

@@ -1,7 +1,8 @@
 //! The two paths that need no token of the hub: how a spoke learns whom to trust, and gets its certificate.
 //!
 //! What must hold: a caller without a good bootstrap token gets one answer for every reason, after the same work,
-//! and learns nothing of what it sent beside the token.
+//! and learns nothing of what it sent beside the token; a use is counted only once the certificate it is for has been
+//! recorded.
 
 use holdfast_core::SpokeName;
 use holdfast_net::enrol::BootstrapToken;
@@ -16,7 +17,7 @@ use crate::error::ApiError;
 use crate::logical::{Cx, Operation, Request, Response};
 use crate::mount::MountEntry;
 
-/// How often a use that met another one of the same token is counted anew.
+/// How often a use is counted anew when the authority, the denied names or the token changed meanwhile.
 const ATTEMPTS: usize = 8;
 /// A token that is of no use, for what is not even of the form of one.
 const NOBODY: &str = "000000.0000000000000000";
@@ -59,13 +60,26 @@ async fn enrol(cx: &Cx, mount: &MountEntry, request: &Request) -> Result<Signed,
     let missing = "token, spoke_name, csr_pem are all required";
     let text = |name: &str| request.data.required(name, missing);
     let (token, name, csr) = (text("token")?, text("spoke_name")?, text("csr_pem")?);
-    for _ in 1..ATTEMPTS {
-        match try_enrol(cx, mount, request, (&token, &name, &csr)).await? {
-            Some(signed) => return Ok(signed),
-            None => continue,
+    let parsed = BootstrapToken::parse(&token).or_else(|_| BootstrapToken::parse(NOBODY));
+    let token = parsed.map_err(|_| refused())?;
+    // Whoever has no good token is told at once, and holds nobody up.
+    good(cx, &token, &name)?;
+    let busy = || ApiError::unavailable("the token is being used by many at once; try again");
+    let enrolments = cx.hub.relay.enrolments.lock();
+    let _one = tokio::time::timeout_at(cx.deadline, enrolments).await.map_err(|_| busy())?;
+    for _ in 0..ATTEMPTS {
+        if let Some(signed) = try_enrol(cx, mount, request, (&token, &name, &csr)).await? {
+            return Ok(signed);
         }
     }
-    Err(ApiError::unavailable("the token is being used by many at once; try again"))
+    Err(busy())
+}
+
+/// The token as it is stored, if it may be used now for a certificate in this name.
+fn good(cx: &Cx, token: &BootstrapToken, name: &str) -> Result<Found, ApiError> {
+    let found = Found::look_up(&cx.storage, token.id())?;
+    let good = found.allows(Usage::Authentication) & found.proves(token.secret(), name);
+    if good { Ok(found) } else { Err(refused()) }
 }
 
 /// None when the token, the authority or the list of denied names changed meanwhile.
@@ -73,14 +87,9 @@ async fn try_enrol(
     cx: &Cx,
     mount: &MountEntry,
     request: &Request,
-    (token, name, csr): (&str, &str, &str),
+    (token, name, csr): (&BootstrapToken, &str, &str),
 ) -> Result<Option<Signed>, ApiError> {
-    let parsed = BootstrapToken::parse(token).or_else(|_| BootstrapToken::parse(NOBODY));
-    let token = parsed.map_err(|_| refused())?;
-    let found = Found::look_up(&cx.storage, token.id())?;
-    if !(found.allows(Usage::Authentication) & found.proves(token.secret(), name)) {
-        return Err(refused());
-    }
+    let found = good(cx, token, name)?;
     let spoke: SpokeName = name.parse().map_err(|error| ApiError::invalid(format!("{error}")))?;
     let authority = &cx.hub.relay.authority;
     if authority.is_denied(&spoke) {
@@ -90,16 +99,16 @@ async fn try_enrol(
     let identity = authority.current().ok_or_else(not_initialised)?;
     let ttl = request.data.seconds("ttl")?.unwrap_or(0);
     let signed = sign::make(&identity, &spoke, csr, ttl)?;
+    sign::record(cx, &spoke, &signed, cx.hub.cluster.node(), Reason::Enrol).await?;
     let mut txn = cx.storage.txn();
     mount.require_mounted(&mut txn);
     txn.require_version(CA, version);
     txn.require_absent(&format!("{DENIED}{spoke}"));
     found.count_use(&mut txn)?;
     match txn.commit().await {
-        Ok(_) => {}
-        Err(error) if error.is_conflict() && !crate::mount::is_gone(&error) => return Ok(None),
-        Err(error) => return Err(error.into()),
+        Ok(_) => Ok(Some(signed)),
+        // What was signed never leaves.
+        Err(error) if error.is_conflict() && !crate::mount::is_gone(&error) => Ok(None),
+        Err(error) => Err(error.into()),
     }
-    sign::record(cx, &spoke, &signed, cx.hub.cluster.node(), Reason::Enrol).await?;
-    Ok(Some(signed))
 }

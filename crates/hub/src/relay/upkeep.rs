@@ -27,9 +27,6 @@ pub async fn run(hub: Arc<Hub>, term: Term, cancel: CancellationToken) {
             () = cancel.cancelled() => return,
             _ = tick.tick() => {}
         }
-        if hub.relay.authority.current().is_none() {
-            continue;
-        }
         let cx = hub.cx(term, Instant::now() + CHANGE, cancel.clone());
         let change = change::reissue_if_needed(&cx, started.elapsed() >= SETTLED);
         tokio::select! {

@@ -58,6 +58,8 @@ pub struct World {
 pub struct TestPeers {
     pool: PeerPool,
     pub runs: AtomicUsize,
+    /// Renewals that were sent on.
+    pub signs: AtomicUsize,
     pub cut: AtomicBool,
     /// Sets do not get through.
     pub mute: AtomicBool,
@@ -80,6 +82,9 @@ impl Peers for TestPeers {
             {
                 happens();
             }
+        }
+        if path.ends_with("/SignSpokeCsr") {
+            self.signs.fetch_add(1, Ordering::SeqCst);
         }
         if self.cut.load(Ordering::SeqCst)
             || self.mute.load(Ordering::SeqCst) && path.ends_with("/AnnounceSpokes")
@@ -106,15 +111,15 @@ fn free_port() -> u16 {
 fn authority(port: u16) -> CaRecord {
     let now = crate::wall::now_unix();
     let (cert, key) = ca::authority(now).unwrap();
-    let (ca_cert_pem, ca_key_pem) = (cert.pem(), key.serialize_pem());
+    let (ca_cert_pem, ca_key_pem) = (cert.pem(), key.pem());
     let issuer = Issuer::from_ca_cert_der(cert.der(), key).unwrap();
     let hosts: BTreeSet<_> = (1..=9).map(|n| format!("127.0.0.{n}")).collect();
     let (hub, hub_key) = ca::hub(&issuer, &hosts, now, now + 86_400).unwrap();
     CaRecord {
         ca_cert_pem,
-        ca_key_pem: ca_key_pem.into(),
+        ca_key_pem,
         hub_cert_pem: hub.pem(),
-        hub_key_pem: hub_key.serialize_pem().into(),
+        hub_key_pem: hub_key.pem(),
         hub_endpoint: format!("127.0.0.1:{port}"),
         hub_dns_sans: Vec::new(),
         hub_ip_sans: Vec::new(),
@@ -153,6 +158,7 @@ impl World {
             let peers = Arc::new(TestPeers {
                 pool: PeerPool::new(identity.clone(), &tasks),
                 runs: AtomicUsize::new(0),
+                signs: AtomicUsize::new(0),
                 cut: AtomicBool::new(false),
                 mute: AtomicBool::new(false),
                 before_second: Mutex::default(),
@@ -204,8 +210,8 @@ impl World {
         let key = KeyPair::generate().unwrap();
         let ca_der =
             rustls_pki_types::CertificateDer::from_pem_slice(self.ca.ca_cert_pem.as_bytes()).unwrap();
-        let ca_key = secrecy::ExposeSecret::expose_secret(&self.ca.ca_key_pem);
-        let issuer = Issuer::from_ca_cert_der(&ca_der, KeyPair::from_pem(ca_key).unwrap()).unwrap();
+        let ca_key = ca::Key::from_pem(&self.ca.ca_key_pem).unwrap();
+        let issuer = Issuer::from_ca_cert_der(&ca_der, ca_key).unwrap();
         let now = crate::wall::now_unix();
         let public = rcgen::SubjectPublicKeyInfo::from_der(&key.subject_public_key_info()).unwrap();
         let cert = ca::spoke(&issuer, &name.parse().unwrap(), &public, now, 3600, now + 86_400).unwrap();

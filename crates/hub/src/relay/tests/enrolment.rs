@@ -304,15 +304,55 @@ async fn a_node_that_does_not_lead_signs_nothing() {
     assert_eq!(refused.kind(), holdfast_core::Kind::NotLeader);
 }
 
+/// Has the node write its audit log to this file.
+async fn audited(fixture: &Fixture, file: &std::path::Path) {
+    let body = json!({"type": "file", "options": {"file_path": file.to_str().unwrap()}});
+    let body = crate::logical::Data::new(body.as_object().cloned().unwrap());
+    let device = crate::audit::entry::DeviceEntry::parse("main/", &body).unwrap();
+    fixture.cx.storage.put("sys/audit/main/", &device).await.unwrap();
+}
+
+#[tokio::test]
+async fn spokes_that_join_at_once_with_one_token_all_get_in() {
+    let fixture = Fixture::ready().await;
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("audit.log");
+    audited(&fixture, &file).await;
+    let (id, token) = fixture.token(json!({})).await;
+    let (csr, _) = request("spoke-1");
+    let all = futures_util::future::join_all((0..24).map(|_| fixture.enrol(&token, "spoke-1", &csr))).await;
+    assert!(all.iter().all(Result::is_ok), "{all:?}");
+    assert_eq!(fixture.read(&format!("bootstrap-tokens/{id}")).await.unwrap()["uses"], 24);
+    let lines = std::fs::read_to_string(&file).unwrap();
+    assert_eq!(lines.lines().count(), 24, "none was signed in vain");
+
+    // Whoever waits for the others does so no longer than it may; a bad token does not wait.
+    let hub = std::sync::Arc::clone(&fixture.hub);
+    let held = hub.relay.enrolments.lock().await;
+    let soon = tokio::time::Instant::now() + std::time::Duration::from_millis(50);
+    let hasty = Fixture { cx: crate::logical::Cx { deadline: soon, ..fixture.cx.clone() }, ..fixture };
+    assert_eq!(hasty.enrol(&token, "spoke-1", &csr).await.unwrap_err().0, 503);
+    let wrong = format!("{id}.0000000000000000");
+    assert_eq!(hasty.enrol(&wrong, "spoke-1", &csr).await.unwrap_err().0, 400);
+    drop(held);
+}
+
+#[tokio::test]
+async fn a_certificate_that_cannot_be_recorded_uses_nothing_up() {
+    let fixture = Fixture::ready().await;
+    let (id, token) = fixture.token(json!({"max_uses": 1})).await;
+    audited(&fixture, std::path::Path::new("/dev/null/audit.log")).await;
+    let (csr, _) = request("spoke-1");
+    assert!(fixture.enrol(&token, "spoke-1", &csr).await.unwrap_err().0 >= 500);
+    assert_eq!(fixture.read(&format!("bootstrap-tokens/{id}")).await.unwrap()["uses"], 0);
+}
+
 #[tokio::test]
 async fn each_signature_is_recorded_with_who_asked() {
     let fixture = Fixture::ready().await;
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("audit.log");
-    let body = json!({"type": "file", "options": {"file_path": file.to_str().unwrap()}});
-    let body = crate::logical::Data::new(body.as_object().cloned().unwrap());
-    let device = crate::audit::entry::DeviceEntry::parse("main/", &body).unwrap();
-    fixture.cx.storage.put("sys/audit/main/", &device).await.unwrap();
+    audited(&fixture, &file).await;
     let (csr, _) = request("spoke-1");
     let (_, token) = fixture.token(json!({})).await;
     fixture.enrol(&token, "spoke-1", &csr).await.unwrap();
