@@ -12,6 +12,7 @@ use holdfast_core::Term;
 use holdfast_core::ownership::announcer::Outcome;
 use holdfast_core::ownership::registry::Event;
 use holdfast_core::ownership::{NodeName, Seq, SpokeSet, Superseded};
+use holdfast_dbdriver::IdempotencyKey;
 use holdfast_net::serve::Body;
 use holdfast_proto::relay::v1 as proto;
 use holdfast_proto::relay::v1::relay_peers_client::RelayPeersClient;
@@ -22,8 +23,10 @@ use tokio::time::{Instant, timeout};
 use tonic::Status;
 use tower_service::Service;
 
+use super::active::{self, Asked};
 use super::convert::{self, Sender};
 use super::failure::CommandFailure;
+use super::renew;
 use super::settings::{MAX_FRAME, PEER_CALL};
 use super::spokes::Spokes;
 use super::stream::{Answer, Order};
@@ -188,31 +191,42 @@ impl Calls {
         }
     }
 
-    /// Has the active node sign a renewal.
-    ///
-    /// # Errors
-    /// What the spoke is told.
+    /// Has a node that should be active sign a renewal.
     pub async fn sign(
         &self,
         address: &str,
         request: proto::SignRequest,
-    ) -> Result<proto::SignedCertificate, String> {
+    ) -> Asked<Result<proto::SignedCertificate, String>> {
         let signed = timeout(PEER_CALL, async { self.client(address).sign_spoke_csr(request).await }).await;
         let reply = match signed {
             Ok(Ok(reply)) => reply.into_inner(),
             Ok(Err(status)) => {
                 tracing::warn!(peer = address, cause = %chain(&status), "forwarding a renewal failed");
-                return Err("the active node cannot be reached".into());
+                let why = "the active node cannot be reached";
+                // It signed nothing if it saw nothing.
+                return if was_not_sent(&status) {
+                    Asked::Elsewhere(why)
+                } else {
+                    Asked::Answered(Err(why.to_owned()))
+                };
             }
-            Err(_) => return Err("the active node did not answer in time".into()),
+            Err(_) => return Asked::Answered(Err("the active node did not answer in time".to_owned())),
         };
         match reply.outcome {
-            Some(proto::sign_reply::Outcome::Signed(signed)) => Ok(signed),
-            Some(proto::sign_reply::Outcome::Error(error)) => Err(match error.into() {
-                CommandFailure::Invalid(text) | CommandFailure::Denied(text) => text,
-                _ => "there is no active node now".into(),
-            }),
-            None => Err("the active node gave no answer".into()),
+            Some(proto::sign_reply::Outcome::Signed(signed)) => renew::judge(Ok(signed)),
+            Some(proto::sign_reply::Outcome::Error(error)) => renew::judge(Err(error)),
+            None => Asked::Answered(Err("the active node gave no answer".to_owned())),
+        }
+    }
+
+    /// Tells a node that should be active of a user that was made for nobody. Being told twice does no harm.
+    pub async fn late_user(&self, address: &str, term: Term, key: IdempotencyKey) -> Asked<()> {
+        let idempotency_key = bytes::Bytes::copy_from_slice(key.as_bytes());
+        let request = proto::LateUserRequest { term: term.into_inner(), idempotency_key };
+        match self.client(address).late_user(request).await.map(tonic::Response::into_inner) {
+            Ok(proto::LateUserReply { error: None }) => Asked::Answered(()),
+            Ok(_) => Asked::Elsewhere(active::NOBODY),
+            Err(_) => Asked::Elsewhere("the active node cannot be reached"),
         }
     }
 

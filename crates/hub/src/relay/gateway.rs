@@ -16,7 +16,7 @@ use tonic::{Request, Response, Status, Streaming};
 
 use super::settings::{HEARTBEAT, HELLO};
 use super::stream::{Birth, End, Outgoing, Stream};
-use super::{convert, pin, renew};
+use super::{convert, late, pin, renew};
 use crate::hub::Hub;
 
 /// The protocol that is spoken.
@@ -118,7 +118,7 @@ impl Gateway {
         match frame.frame {
             Some(FromSpoke::Reply(reply)) => {
                 if let Some(key) = stream.answer(reply) {
-                    self.hub.leases.databases().late_user(&self.hub.storage, key);
+                    late::tell(&self.hub, key);
                 }
             }
             Some(FromSpoke::Heartbeat(heartbeat)) => {

@@ -4,6 +4,7 @@
 //! what the store says; only the active node signs.
 
 pub mod accept;
+mod active;
 pub mod authority;
 mod bootstrap;
 mod ca;
@@ -19,6 +20,7 @@ pub mod forward;
 pub mod gateway;
 mod hosts;
 pub mod identity;
+mod late;
 pub mod leave;
 pub mod listener;
 pub mod metrics;

@@ -28,6 +28,7 @@ use super::calls::wire_set;
 use super::convert;
 use super::failure::CommandFailure;
 use super::forward;
+use super::late;
 use super::renew;
 use super::settings::MAX_FRAME;
 use super::stream::Order;
@@ -168,6 +169,22 @@ impl Answers {
         renew::sign_here(hub, &request).await
     }
 
+    /// Takes word of a user that was made for nobody.
+    fn late(&self, request: &proto::LateUserRequest) -> Option<proto::CommandError> {
+        let Some(hub) = &self.0 else { return Some(sealed()) };
+        if let Err(seen) = hub.spokes.admit(Term::new(request.term)) {
+            return Some(stale(seen));
+        }
+        if hub.cluster.view().active.is_none() {
+            return Some(not_active(hub));
+        }
+        // Of a key that is none there is no user.
+        if let Ok(key) = <[u8; 16]>::try_from(&*request.idempotency_key) {
+            late::here(hub, IdempotencyKey::from_bytes(key));
+        }
+        None
+    }
+
     fn list(&self) -> Result<Bytes, proto::CommandError> {
         let hub = self.0.as_ref().ok_or_else(sealed)?;
         hub.spokes.look();
@@ -218,6 +235,13 @@ impl RelayPeers for Answers {
             Err(error) => Outcome::Error(error),
         });
         Ok(tonic::Response::new(proto::SignReply { outcome }))
+    }
+
+    async fn late_user(
+        &self,
+        request: tonic::Request<proto::LateUserRequest>,
+    ) -> Reply1<proto::LateUserReply> {
+        Ok(tonic::Response::new(proto::LateUserReply { error: self.late(request.get_ref()) }))
     }
 
     async fn list_spokes(&self, _request: tonic::Request<proto::ListRequest>) -> Reply1<proto::ListReply> {

@@ -1,16 +1,18 @@
 //! Renewals of spokes' certificates: signed by the active node alone, answered on the stream that asked.
 //!
-//! What must hold: the spoke that is signed for is the one of the stream's own certificate.
+//! What must hold: the spoke that is signed for is the one of the stream's own certificate; a node that is not active
+//! any more is not the end of a renewal while another one is or becomes it.
 
 use std::sync::Arc;
 
-use holdfast_core::Kind;
-use holdfast_core::SpokeName;
+use holdfast_core::{Kind, SpokeName, Term};
 use holdfast_proto::relay::v1 as proto;
 use holdfast_proto::relay::v1::command_error::Kind as Wire;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
+use super::active::{self, Asked, Place};
+use super::failure::CommandFailure;
 use super::metrics::{SignOutcome, Signing};
 use super::settings::PEER_CALL;
 use crate::cluster::NodeName;
@@ -46,7 +48,7 @@ pub async fn sign_here(
 
 async fn sign_as(
     hub: &Arc<Hub>,
-    term: holdfast_core::Term,
+    term: Term,
     request: &proto::SignRequest,
 ) -> Result<proto::SignedCertificate, ApiError> {
     let spoke = request.spoke_name.parse().map_err(|_| ApiError::invalid("invalid spoke name"))?;
@@ -73,24 +75,36 @@ pub async fn sign(
     ttl_seconds: i64,
 ) -> Result<proto::SignedCertificate, String> {
     let spokes = &hub.spokes;
-    let view = hub.cluster.view();
-    let leader = view.leader.as_ref();
-    let term = view.active.or_else(|| leader.map(|leader| leader.term));
     let request = proto::SignRequest {
-        term: term.unwrap_or_default().into_inner(),
+        term: 0,
         spoke_name: spoke.to_string(),
         csr_pem,
         ttl_seconds,
         node_id: spokes.own.to_string(),
     };
-    if view.active.is_some() {
-        return sign_here(hub, &request).await.map_err(|error| match error.kind {
-            Some(Wire::Invalid(text) | Wire::Denied(text)) => text.text,
-            _ => "there is no active node now".to_owned(),
-        });
+    let sign = |place, term: Term| {
+        let request = proto::SignRequest { term: term.into_inner(), ..request.clone() };
+        async move {
+            match (place, spokes.calls()) {
+                (Place::Here, _) => judge(sign_here(hub, &request).await),
+                (Place::There(address), Some(calls)) => calls.sign(&address, request).await,
+                (Place::There(_), None) => Asked::Answered(Err("this node is alone".to_owned())),
+            }
+        }
+    };
+    active::ask(hub, Instant::now() + PEER_CALL, sign).await?
+}
+
+/// What an answer means to the spoke; none that the node which was asked could not give.
+pub fn judge(
+    answer: Result<proto::SignedCertificate, proto::CommandError>,
+) -> Asked<Result<proto::SignedCertificate, String>> {
+    match answer.map_err(CommandFailure::from) {
+        Ok(signed) => Asked::Answered(Ok(signed)),
+        Err(CommandFailure::Invalid(text) | CommandFailure::Denied(text)) => Asked::Answered(Err(text)),
+        Err(CommandFailure::NotActive | CommandFailure::StaleTerm(_) | CommandFailure::Sealed) => {
+            Asked::Elsewhere(active::NOBODY)
+        }
+        Err(_) => Asked::Answered(Err(active::NOBODY.to_owned())),
     }
-    let leader = leader.filter(|leader| leader.node != *hub.cluster.node());
-    let leader = leader.ok_or("there is no active node now")?;
-    let calls = spokes.calls().ok_or("this node is alone")?;
-    calls.sign(&leader.address.cluster, request).await
 }

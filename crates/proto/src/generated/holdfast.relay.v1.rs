@@ -1010,6 +1010,20 @@ pub struct SignedCertificate {
     #[prost(int64, tag = "3")]
     pub not_after_unix: i64,
 }
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct LateUserRequest {
+    #[prost(uint64, tag = "1")]
+    pub term: u64,
+    /// The creation that made it.
+    #[prost(bytes = "bytes", tag = "2")]
+    pub idempotency_key: ::prost::bytes::Bytes,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct LateUserReply {
+    /// Set when the node that was asked is not the one to tell.
+    #[prost(message, optional, tag = "1")]
+    pub error: ::core::option::Option<CommandError>,
+}
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct ListRequest {
     #[prost(uint64, tag = "1")]
@@ -1229,6 +1243,28 @@ pub mod relay_peers_client {
                 .insert(GrpcMethod::new("holdfast.relay.v1.RelayPeers", "SignSpokeCsr"));
             self.inner.unary(req, path, codec).await
         }
+        /// A node tells the active one of a user that a spoke made for whom nobody waits any more.
+        pub async fn late_user(
+            &mut self,
+            request: impl tonic::IntoRequest<super::LateUserRequest>,
+        ) -> std::result::Result<tonic::Response<super::LateUserReply>, tonic::Status> {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/holdfast.relay.v1.RelayPeers/LateUser",
+            );
+            let mut req = request.into_request();
+            req.extensions_mut()
+                .insert(GrpcMethod::new("holdfast.relay.v1.RelayPeers", "LateUser"));
+            self.inner.unary(req, path, codec).await
+        }
         /// The cluster-wide view of the active node, as JSON of the API.
         pub async fn list_spokes(
             &mut self,
@@ -1291,6 +1327,11 @@ pub mod relay_peers_server {
             &self,
             request: tonic::Request<super::SignRequest>,
         ) -> std::result::Result<tonic::Response<super::SignReply>, tonic::Status>;
+        /// A node tells the active one of a user that a spoke made for whom nobody waits any more.
+        async fn late_user(
+            &self,
+            request: tonic::Request<super::LateUserRequest>,
+        ) -> std::result::Result<tonic::Response<super::LateUserReply>, tonic::Status>;
         /// The cluster-wide view of the active node, as JSON of the API.
         async fn list_spokes(
             &self,
@@ -1577,6 +1618,51 @@ pub mod relay_peers_server {
                     let inner = self.inner.clone();
                     let fut = async move {
                         let method = SignSpokeCsrSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/holdfast.relay.v1.RelayPeers/LateUser" => {
+                    #[allow(non_camel_case_types)]
+                    struct LateUserSvc<T: RelayPeers>(pub Arc<T>);
+                    impl<
+                        T: RelayPeers,
+                    > tonic::server::UnaryService<super::LateUserRequest>
+                    for LateUserSvc<T> {
+                        type Response = super::LateUserReply;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<super::LateUserRequest>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as RelayPeers>::late_user(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = LateUserSvc(inner);
                         let codec = tonic_prost::ProstCodec::default();
                         let mut grpc = tonic::server::Grpc::new(codec)
                             .apply_compression_config(

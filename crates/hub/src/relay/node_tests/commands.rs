@@ -302,3 +302,32 @@ async fn busy_is_told_from_the_owner() {
     stream.reply(command.request_id, proto::reply::Outcome::Output(Bytes::new())).await;
     tokio::time::timeout(SOON, first).await.unwrap().unwrap();
 }
+
+#[tokio::test]
+async fn the_active_node_hears_of_a_user_that_came_late_elsewhere() {
+    use proto::reply::Outcome;
+    let world = World::new(2).await;
+    let mut stream = world.spoke("spoke-1", 1, 1, 1).await;
+    world.routable("spoke-1").await;
+    let database = Database::new(&world).await;
+    let initialized = async {
+        let command = stream.command().await;
+        stream.reply(command.request_id, Outcome::Output(command.payload)).await;
+    };
+    tokio::join!(database.config(), initialized).0.unwrap();
+    let role = json!({"db_name": "db", "creation_statements": "CREATE", "default_ttl": "1h"});
+    database.write("roles/r", role).await.unwrap();
+    let sweeper = &world.nodes[0].hub.leases.databases().sweeper;
+    sweeper.open();
+    let asked = tokio::select! {
+        _ = database.read("creds/r") => panic!(),
+        command = stream.command() => command,
+    };
+    assert_eq!(asked.method(), proto::Method::NewUser);
+    // The client gave up; what the creation itself told is out of the way.
+    let Some(Frame::Cancel(_)) = stream.next().await.unwrap() else { panic!() };
+    sweeper.take().await;
+    stream.reply(asked.request_id, Outcome::Output(Bytes::new())).await;
+    let (told, lost) = tokio::time::timeout(SOON, sweeper.take()).await.unwrap();
+    assert_eq!((told.len(), lost), (1, false));
+}

@@ -1,7 +1,9 @@
 //! Renewals, and whose name counts.
 
+use std::sync::atomic::Ordering;
+
 use bytes::Bytes;
-use holdfast_core::SpokeName;
+use holdfast_core::{SpokeName, Term};
 use holdfast_dbdriver::IdempotencyKey;
 use holdfast_proto::relay::v1 as proto;
 use holdfast_proto::relay::v1::hub_frame::Frame;
@@ -13,6 +15,7 @@ use tokio::time::Instant;
 
 use super::spoke::{TestSpoke, renew};
 use super::world::{SOON, World};
+use crate::cluster::{Cluster as _, Leader};
 use crate::relay::authority::Authority;
 use crate::relay::stream::Order;
 use crate::relay::tests::csr;
@@ -94,4 +97,38 @@ async fn a_renewal_through_a_standby_leaves_the_stream_and_moves_its_end() {
     let since = |entry: &Value| entry["connected_at_unix"].as_i64().unwrap();
     assert!(since(&after).abs_diff(since(&before)) <= 1, "{before} {after}");
     assert!(spoke.is_quiet().await);
+}
+
+#[tokio::test]
+async fn a_renewal_finds_the_node_that_leads_by_then() {
+    let world = World::new(3).await;
+    let mut spoke = world.spoke("spoke-1", 2, 1, 1).await;
+    let holder = &world.nodes[2];
+    let asked = |w: &World| w.nodes[2].peers.signs.load(Ordering::SeqCst);
+
+    // It takes a node for the leader that is not active.
+    let wrong = holder.cluster.members()[1].clone();
+    let leader = Leader { node: wrong.node, address: wrong.address, term: Term::new(1) };
+    holder.cluster.change(|view| view.leader = Some(leader));
+    let corrected = async {
+        world.until(|w| asked(w) > 0).await;
+        world.lead(Some(0), 1);
+    };
+    let (signed, ()) = tokio::join!(renewed(&mut spoke, "spoke-1"), corrected);
+    assert_eq!((signed.error.as_str(), named(&signed.cert_pem).as_str()), ("", "spoke-1"));
+
+    // The leader has seen a newer term than the one that it is asked in.
+    world.nodes[0].hub.spokes.admit(Term::new(9)).unwrap();
+    let before = asked(&world);
+    let corrected = async {
+        world.until(|w| asked(w) > before).await;
+        world.lead(Some(0), 9);
+    };
+    let (signed, ()) = tokio::join!(renewed(&mut spoke, "spoke-1"), corrected);
+    assert_eq!((signed.error.as_str(), named(&signed.cert_pem).as_str()), ("", "spoke-1"));
+
+    // What is refused by the node that leads is refused for good.
+    let before = asked(&world);
+    assert_eq!(renewed(&mut spoke, "other").await.error, OTHER_NAME);
+    assert_eq!(asked(&world), before + 1);
 }
