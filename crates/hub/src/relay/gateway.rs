@@ -14,7 +14,7 @@ use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 use tonic::{Request, Response, Status, Streaming};
 
-use super::settings::{HEARTBEAT, HELLO};
+use super::settings::HELLO;
 use super::stream::{Birth, End, Outgoing, Stream};
 use super::{convert, late, pin, renew};
 use crate::hub::Hub;
@@ -86,7 +86,7 @@ impl Gateway {
         hub_endpoints.extend(shared.filter(|shared| !hub_endpoints.contains(shared)));
         proto::Welcome {
             node_id: self.hub.spokes.own.to_string(),
-            heartbeat_interval_ms: millis(HEARTBEAT),
+            heartbeat_interval_ms: millis(settings.heartbeat()),
             keepalive_interval_ms: millis(settings.keepalive_interval.get()),
             keepalive_timeout_ms: millis(settings.keepalive_timeout.get()),
             hub_endpoints,

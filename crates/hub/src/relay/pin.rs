@@ -6,18 +6,22 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use holdfast_core::Term;
 use holdfast_core::ownership::NodeName;
 use holdfast_proto::relay::v1 as proto;
 use holdfast_proto::relay::v1::hub_frame::Frame;
+use tokio::sync::watch;
 use tonic::Status;
 
 use super::spokes::Spokes;
 use super::stream::Stream;
+use crate::cluster::{self, View};
 
 /// Over how long the streams of a node are told to move.
 const SPREAD: Duration = Duration::from_secs(5);
 /// How long a stream that was told to move is left.
 const GRACE_MS: u64 = 30_000;
+
 /// Refuses a spoke that this node does not take. None when it does.
 pub fn refusal(spokes: &Spokes, own_port: Option<u16>) -> Option<Status> {
     if !spokes.settings.pin_spokes_to_active || spokes.cluster.view().active.is_some() {
@@ -53,24 +57,32 @@ pub async fn run(spokes: Arc<Spokes>, own_port: impl Fn() -> Option<u16> + Send)
         let other = view.leader.as_ref().filter(|leader| leader.node.0 != spokes.own.as_str());
         if view.active.is_none() && other.is_some() {
             let leader = other.map(|leader| (leader.node.clone(), leader.term));
-            let changed = async {
-                loop {
-                    if views.changed().await.is_err() {
-                        return;
-                    }
-                    let now = views.borrow().leader.as_ref().map(|l| (l.node.clone(), l.term));
-                    if now != leader {
-                        return;
-                    }
-                }
-            };
             tokio::select! {
                 () = send_away(&spokes, &own_port) => {}
-                () = changed => {}
+                // Where they were told to move is not the place any more: all of them are told anew.
+                followed = another(&mut views, leader) => match followed {
+                    Ok(()) => continue,
+                    Err(_) => return,
+                },
             }
         }
         if views.changed().await.is_err() {
             return;
+        }
+    }
+}
+
+/// Resolves when the leader is not this one any more, or leads in another term.
+async fn another(
+    views: &mut watch::Receiver<View>,
+    leader: Option<(cluster::NodeName, Term)>,
+) -> Result<(), watch::error::RecvError> {
+    loop {
+        views.changed().await?;
+        // The loop that follows has to see this change too.
+        let now = views.borrow().leader.as_ref().map(|l| (l.node.clone(), l.term));
+        if now != leader {
+            return Ok(());
         }
     }
 }

@@ -14,8 +14,8 @@ const LONGEST_KEEPALIVE: Duration = Duration::from_secs(40);
 /// An entry expires after so many announce intervals without an announce.
 const MISSED: u32 = 3;
 
-/// How often a spoke sends a heartbeat.
-pub const HEARTBEAT: StdDuration = StdDuration::from_secs(15);
+/// A spoke sends a heartbeat at least so often.
+const HEARTBEAT: StdDuration = StdDuration::from_secs(15);
 /// A stream on which nothing came for so long is shown as stale.
 pub const STALE: StdDuration = StdDuration::from_secs(45);
 /// How long announce, sign and list calls between nodes may take.
@@ -115,6 +115,12 @@ impl RelaySettings {
     pub fn alive_within(&self) -> StdDuration {
         self.keepalive_interval.get() + self.keepalive_timeout.get()
     }
+
+    /// How often a spoke is asked to send a heartbeat. What is judged by them must see one in time: a stream whose
+    /// spoke does as it is told is never taken for silent.
+    pub fn heartbeat(&self) -> StdDuration {
+        HEARTBEAT.min(self.alive_within() * 3 / 4)
+    }
 }
 
 /// An IP address; one of IPv6 may stand in brackets.
@@ -178,6 +184,21 @@ mod tests {
         assert_eq!(relay.expiry(), StdDuration::from_secs(15));
         assert_eq!(relay.alive_within(), StdDuration::from_secs(20));
         assert!(!relay.pin_spokes_to_active && relay.advertise.is_none());
+    }
+
+    #[test]
+    fn heartbeats_come_before_a_stream_counts_as_silent() {
+        assert_eq!(RelaySettings::default().heartbeat(), StdDuration::from_secs(15));
+        for (interval, patience) in [(5, 1), (5, 30), (14, 1), (10, 10), (30, 10), (30, 1)] {
+            let relay = RelaySettings {
+                keepalive_interval: Duration::from_secs(interval),
+                keepalive_timeout: Duration::from_secs(patience),
+                ..RelaySettings::default()
+            };
+            let (beat, alive) = (relay.heartbeat(), relay.alive_within());
+            assert!(beat + StdDuration::from_secs(1) < alive, "{interval} {patience}");
+            assert!(beat <= HEARTBEAT && beat >= StdDuration::from_secs(4), "{interval} {patience}");
+        }
     }
 
     #[test]

@@ -32,7 +32,8 @@ use crate::cluster::Cluster;
 
 /// How long a stream whose spoke is moving may finish what is under way; with the last words inside a second.
 const FINISH: Duration = Duration::from_millis(600);
-/// The same for a stream that this node itself sent away: nobody else wants it gone, and no request is to fail.
+/// The same for a stream that this node itself sent away: longer than a second, so that a node which ends in order makes
+/// no request fail. Nothing new goes that way by then, and it is as long as such a node waits for its streams.
 const FINISH_SENT_AWAY: Duration = Duration::from_secs(8);
 /// How long last words may take.
 const LAST_WORDS: Duration = Duration::from_millis(250);

@@ -115,6 +115,14 @@ async fn a_denied_spoke_is_gone_from_every_node() {
     let ended = spoke.end().await.unwrap();
     assert_eq!((ended.code(), ended.message()), (Code::PermissionDenied, "spoke \"spoke-1\" is denied"));
     world.until(|w| w.nodes[1].hub.spokes.open_streams() == 0).await;
+    let credentials = world.credentials("spoke-1");
+    for node in [0, 1] {
+        let refused = dial(&credentials, node, world.port, Some(hello(2, 1))).await.unwrap_err();
+        assert_eq!((refused.code(), refused.message()), (Code::PermissionDenied, ended.message()));
+        let csr = crate::relay::tests::csr("spoke-1").0;
+        let refused = super::spoke::renew(&credentials, node, world.port, csr).await.unwrap_err();
+        assert_eq!((refused.code(), refused.message()), (Code::PermissionDenied, ended.message()));
+    }
 }
 
 #[tokio::test]
@@ -229,4 +237,40 @@ async fn a_denied_spoke_that_is_leaving_is_gone_too() {
     };
     let (ran, ended) = tokio::join!(run, rest);
     assert!(ran.is_err() && ended == Code::PermissionDenied);
+}
+
+#[tokio::test]
+async fn heartbeats_are_asked_for_before_a_stream_counts_as_silent() {
+    let short = |settings| RelaySettings {
+        keepalive_interval: holdfast_ops::Duration::from_secs(5),
+        keepalive_timeout: holdfast_ops::Duration::from_secs(1),
+        ..settings
+    };
+    let world = World::with(1, short).await;
+    let welcome = world.spoke("spoke-1", 0, 1, 1).await.welcome;
+    assert_eq!((welcome.keepalive_interval_ms, welcome.heartbeat_interval_ms), (5000, 4500));
+}
+
+#[tokio::test]
+async fn spokes_that_are_sent_on_follow_the_next_leader() {
+    let pin = |settings| RelaySettings { pin_spokes_to_active: true, ..settings };
+    let world = World::with(3, pin).await;
+    let (mut one, mut two) = (world.spoke("spoke-1", 0, 1, 1).await, world.spoke("spoke-2", 0, 1, 1).await);
+    world.lead(Some(1), 2);
+    // One is told at once, the other a while later; the next change comes between the two.
+    let first = tokio::select! {
+        frame = one.next() => frame,
+        frame = two.next() => frame,
+    };
+    let Some(Frame::Drain(drain)) = first.unwrap() else { panic!() };
+    assert_eq!(drain.redirect, format!("127.0.0.2:{}", world.port));
+    world.lead(Some(2), 3);
+    for spoke in [&mut one, &mut two] {
+        loop {
+            let Some(Frame::Drain(drain)) = spoke.next().await.unwrap() else { panic!() };
+            if drain.redirect == format!("127.0.0.3:{}", world.port) {
+                break;
+            }
+        }
+    }
 }
