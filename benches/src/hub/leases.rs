@@ -13,6 +13,7 @@ use serde_json::{Value, json};
 use tokio::task::JoinSet;
 
 use super::creds;
+use super::failover::caught_up;
 use crate::load::{closed_loop_until, percentile};
 use crate::report::{Row, ms};
 
@@ -39,7 +40,9 @@ async fn make(cluster: &Cluster, count: usize) {
         let (api, left) = (api.clone(), left.clone());
         tasks.spawn(async move {
             while left.fetch_update(Relaxed, Relaxed, |n| n.checked_sub(1)).is_ok() {
-                while Login::issue(&api, "database/creds/cheap").await.is_none() {}
+                while Login::issue(&api, "database/creds/cheap").await.is_none() {
+                    tokio::time::sleep(Duration::from_millis(20)).await;
+                }
             }
         });
     }
@@ -56,6 +59,7 @@ async fn first_login_after_kill(cluster: &mut Cluster) -> Duration {
     cluster.nodes[active].start();
     cluster.nodes[active].wait_listening().await;
     cluster.wait_complete().await;
+    caught_up(cluster).await;
     took
 }
 
@@ -65,7 +69,9 @@ pub async fn takeover(count: usize, rounds: usize) -> Vec<Row> {
     cheap_role(&cluster, &database, "12h").await;
     let mut medians = Vec::new();
     for fill in [0, count] {
+        let begun = Instant::now();
         make(&cluster, fill).await;
+        eprintln!("P-07: {fill} leases made in {:.0?}", begun.elapsed());
         let mut times = Vec::new();
         for _ in 0..rounds {
             times.push(first_login_after_kill(&mut cluster).await);

@@ -15,6 +15,9 @@ use crate::mount::MountEntry;
 use crate::storage::Storage;
 use crate::wall;
 
+/// How often a token is drawn whose id is taken.
+const DRAWS: usize = 8;
+
 /// What a token may be used for.
 #[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
 #[serde(rename_all = "lowercase")]
@@ -164,7 +167,23 @@ pub async fn handle(cx: &Cx, mount: &MountEntry, request: &Request, id: &str) ->
 }
 
 async fn create(cx: &Cx, mount: &MountEntry, data: &Data) -> Result<Response, ApiError> {
-    let token = BootstrapToken::random();
+    create_drawn(cx, mount, data, BootstrapToken::random).await
+}
+
+/// Makes a token of those that are drawn. Ids are short: among thousands of tokens one is drawn that is there already.
+pub(super) async fn create_drawn(
+    cx: &Cx,
+    mount: &MountEntry,
+    data: &Data,
+    draw: impl Fn() -> BootstrapToken,
+) -> Result<Response, ApiError> {
+    let mut token = draw();
+    for _ in 1..DRAWS {
+        if cx.storage.get::<Value>(&format!("{TOKENS}{}", token.id())).is_ok_and(|there| there.is_none()) {
+            break;
+        }
+        token = draw();
+    }
     let record = parse(&token, data, wall::now_unix())?;
     let key = format!("{TOKENS}{}", token.id());
     let mut txn = cx.storage.txn();

@@ -7,11 +7,12 @@ use proptest::prelude::*;
 use rcgen::{Attribute, CertificateParams, DnType, KeyPair, KeyUsagePurpose, SanType};
 use serde_json::{Value, json};
 
+use super::super::bootstrap::create_drawn;
 use super::super::csr::{self, CsrError};
 use super::super::rate::OpenRate;
 use super::{Fixture, csr as request, der, name, subject, text};
 use crate::cluster::NodeName;
-use crate::logical::Operation;
+use crate::logical::{Data, Operation};
 use crate::wall;
 
 /// A request of an RSA key of 1024 bits for the name spoke-1.
@@ -56,6 +57,23 @@ async fn a_token_is_shown_once() {
     for bad in [json!({"usages": "reading"}), json!({"max_uses": -1}), json!({"allowed_spoke_name": "a b"})] {
         assert_eq!(fixture.write("bootstrap-tokens", bad).await.unwrap_err().0, 400);
     }
+}
+
+#[tokio::test]
+async fn a_token_whose_id_is_taken_is_drawn_anew() {
+    let fixture = Fixture::ready().await;
+    let (_, held) = fixture.token(json!({"description": "held"})).await;
+    let taken = BootstrapToken::parse(&held).unwrap();
+    let draws = std::cell::Cell::new(0);
+    let draw = || {
+        draws.set(draws.get() + 1);
+        if draws.get() < 3 { BootstrapToken::parse(&held).unwrap() } else { BootstrapToken::random() }
+    };
+    create_drawn(&fixture.cx, &fixture.mount, &Data::default(), draw).await.unwrap();
+    let shown = fixture.read(&format!("bootstrap-tokens/{}", taken.id())).await.unwrap();
+    assert_eq!((draws.get(), &shown["description"]), (3, &json!("held")));
+    let listed = fixture.call(Operation::List, "bootstrap-tokens", json!({})).await.unwrap();
+    assert_eq!(listed["keys"].as_array().unwrap().len(), 2);
 }
 
 #[tokio::test]
