@@ -7,9 +7,14 @@ use std::time::{Duration, Instant};
 
 use holdfast_tests::eventually_async;
 use holdfast_tests::hub::{Cluster, Options, PATIENCE};
+use holdfast_tests::kubernetes::ApiServer;
 use holdfast_tests::netns::Network;
+use nix::sys::signal::Signal;
 use serde_json::json;
 use tokio::task::JoinSet;
+
+/// The label that a Service selects by.
+const LABEL: &str = "holdfast.dev/active";
 
 /// Runs a scenario on a network of three hosts.
 fn on_a_network<F: Future<Output = ()>>(scenario: impl FnOnce(Arc<Network>, Options) -> F) {
@@ -74,10 +79,24 @@ async fn term(cluster: &Cluster, index: usize) -> u64 {
 
 #[test]
 fn an_isolated_active_node_stops_being_active() {
-    on_a_network(|network, options| async move {
-        let cluster = Cluster::start_with(options).await;
+    on_a_network(|network, mut options| async move {
+        // The nodes reach it whatever is cut between them. Pods are named as the nodes are.
+        let pods = ApiServer::start("10.77.0.254", &["n0", "n1", "n2"]).await;
+        options.extra = format!("{}\n{}", options.extra, pods.config());
+        let mut cluster = Cluster::start_with(options).await;
         let active = cluster.active().await;
         cluster.api(active).put("sys/mounts/kv", json!({"type": "kv"})).await.expect(204);
+        let names: Vec<_> = cluster.nodes.iter().map(|node| node.id.clone()).collect();
+        let selects = |node: usize| {
+            (pods.selected(LABEL, "true") == [names[node].as_str()]
+                && pods.selected(LABEL, "false").len() == 2)
+                .then_some(())
+        };
+        let selected = async |node: usize| {
+            let selects = || async { selects(node) };
+            eventually_async(PATIENCE, "the active pod alone is selected", selects).await;
+        };
+        selected(active).await;
         let isolated = cluster.nodes[active].api();
         let witness = Witness::start(&cluster);
         network.isolate(active);
@@ -88,6 +107,8 @@ fn an_isolated_active_node_stops_being_active() {
         println!("not active {:?} after the cut", cut.elapsed());
         let reply = isolated.get("sys/leader").await.expect(200);
         assert_eq!(reply.body["is_self"], false);
+        let unlabelled = async || (pods.label(&names[active], LABEL)? == "false").then_some(());
+        eventually_async(Duration::from_secs(3), "its pod is not selected", unlabelled).await;
         assert_eq!(isolated.metric("holdfast_hub_active").await, 0);
         let refused = cluster.api(active).put("kv/late", json!({"v": 1})).await;
         assert_eq!(refused.status, 503, "{}", refused.body);
@@ -97,6 +118,7 @@ fn an_isolated_active_node_stops_being_active() {
         let writes = || async { (survivor.put("kv/new", json!({"v": 1})).await.status == 204).then_some(()) };
         eventually_async(PATIENCE, "the majority takes writes", writes).await;
         let leader = cluster.active().await;
+        selected(leader).await;
         let before = term(&cluster, leader).await;
 
         network.heal(active);
@@ -107,6 +129,13 @@ fn an_isolated_active_node_stops_being_active() {
         assert_eq!(cluster.active().await, leader, "the leader was not deposed");
         assert_eq!(term(&cluster, leader).await, before, "the term did not rise");
         assert!(witness.end().await >= 2, "the old leader and the new one were seen");
+
+        // The kubelet replaced the token; whoever goes down takes its label along.
+        pods.rotate("service-account-token-2");
+        cluster.nodes[leader].process().signal(Signal::SIGTERM);
+        assert_eq!(cluster.nodes[leader].process().wait(PATIENCE).code(), Some(0));
+        let next = cluster.active().await;
+        selected(next).await;
     });
 }
 

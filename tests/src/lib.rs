@@ -6,6 +6,7 @@ pub mod db;
 pub mod eventually;
 pub mod fuzz;
 pub mod hub;
+pub mod kubernetes;
 pub mod netns;
 pub mod oracle;
 pub mod probe;

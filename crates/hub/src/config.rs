@@ -9,6 +9,7 @@ use serde::Deserialize;
 
 use crate::barrier::seal::{self, SealType};
 use crate::cluster::{NodeAddress, NodeName};
+use crate::label::KubernetesConfig;
 use crate::relay::RelaySettings;
 
 /// The longest node id.
@@ -40,6 +41,8 @@ pub struct HubConfig {
     pub metrics: MetricsConfig,
     /// The relay.
     pub relay: RelaySettings,
+    /// The label on the pod.
+    pub kubernetes: KubernetesConfig,
 }
 
 /// `api.`
@@ -175,6 +178,7 @@ impl Default for HubConfig {
             audit: AuditConfig::default(),
             metrics: MetricsConfig::default(),
             relay: RelaySettings::default(),
+            kubernetes: KubernetesConfig::default(),
         }
     }
 }
@@ -284,6 +288,7 @@ impl Validate for HubConfig {
         self.limits.validate(at);
         self.lease.validate(at);
         self.relay.validate(at);
+        self.kubernetes.validate(at);
         range(at, "audit.write_timeout", self.audit.write_timeout, millis(50), secs(30));
     }
 }
@@ -584,6 +589,21 @@ mod tests {
                 assert_eq!(problems.exit_code(), 64);
             }
         }
+    }
+
+    #[test]
+    fn a_label_needs_a_server_a_token_and_a_namespace() {
+        let dir = tempfile::tempdir().unwrap();
+        let account = format!("kubernetes.service_account={}", dir.path().display());
+        let flags = ["data_dir=/x", "kubernetes.label_pod=true", &account];
+        let with = |more: &str| load(&[&flags[..], &[more]].concat()).err().map(|problems| keys(&problems));
+        let all = ["kubernetes.api", "kubernetes.service_account", "kubernetes.namespace"];
+        assert_eq!(keys(&load(&flags).unwrap_err()), all);
+        std::fs::write(dir.path().join("token"), "t").unwrap();
+        std::fs::write(dir.path().join("namespace"), "databases").unwrap();
+        assert_eq!(with("kubernetes.api=https://10.0.0.1:443"), None);
+        assert_eq!(with("kubernetes.api=http://10.0.0.1").unwrap(), ["kubernetes.api"]);
+        load(&["data_dir=/x", "kubernetes.api=nonsense"]).unwrap();
     }
 
     #[test]

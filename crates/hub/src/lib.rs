@@ -17,6 +17,7 @@ pub mod error;
 pub mod handover;
 pub mod hub;
 pub mod kv;
+pub mod label;
 pub mod lease;
 pub mod logical;
 pub mod metrics;

@@ -82,6 +82,7 @@ impl Hub {
         let http = Server::start(listener, tls.clone(), api.clone(), tasks, "api")
             .map_err(|e| StartError::Bind(listen.clone(), e))?;
         tracing::info!(node = %config.node_id, api = %bound, cluster = %config.cluster.listen, "listening");
+        crate::label::start(&node, &config.kubernetes, &config.node_id, tasks);
         node.start().await;
         Ok(Self { api, http, tls, tasks: tasks.clone() })
     }
