@@ -211,4 +211,12 @@ async fn addresses_and_tokens_come_from_their_places_in_order() {
         cli = cli.with_env(variable, &token(name).await);
         assert_eq!(who(&cli, "").await, name);
     }
+    // A file that is named goes before them all, and must hold one.
+    let named = cli.home().join("named");
+    let flag = format!("-token-file={}", named.display());
+    assert!(cli.run(&format!("token lookup {flag}")).await.expect(1).err.contains("cannot read"));
+    std::fs::write(&named, "\n").unwrap();
+    assert!(cli.run(&format!("token lookup {flag}")).await.expect(1).err.contains("holds no token"));
+    std::fs::write(&named, format!("{}\n", token("named-file").await)).unwrap();
+    assert_eq!(who(&cli, &flag).await, "named-file");
 }

@@ -247,6 +247,19 @@ impl Cluster {
         cluster
     }
 
+    /// Nodes that listen and will find each other, but that nobody has initialised or unsealed.
+    pub async fn start_unopened(options: Options) -> Self {
+        let mut cluster = Self::prepare(options);
+        for index in 0..cluster.options.nodes {
+            let join: Vec<String> = cluster.nodes.first().map(Node::url).into_iter().collect();
+            let mut node = Node::prepare(cluster.dir.path(), index, &cluster.options, &join);
+            node.start();
+            node.wait_listening().await;
+            cluster.nodes.push(node);
+        }
+        cluster
+    }
+
     /// An empty cluster: folder and key file only.
     pub fn prepare(options: Options) -> Self {
         let dir = tempfile::tempdir().unwrap();

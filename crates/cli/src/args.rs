@@ -42,6 +42,10 @@ pub struct Global {
     /// PEM file with the authorities to trust. Else HOLDFAST_CACERT, BAO_CACERT or VAULT_CACERT.
     #[arg(long, global = true, value_name = "FILE")]
     pub ca_cert: Option<PathBuf>,
+    /// A file that holds the token, before HOLDFAST_TOKEN, BAO_TOKEN, VAULT_TOKEN and the token files. The token itself is no
+    /// flag: arguments are for everybody on the machine to see.
+    #[arg(long, global = true, value_name = "FILE")]
+    pub token_file: Option<PathBuf>,
     /// PEM file with the certificate to present. Else HOLDFAST_CLIENT_CERT, BAO_CLIENT_CERT or VAULT_CLIENT_CERT.
     #[arg(long, global = true, value_name = "FILE")]
     pub client_cert: Option<PathBuf>,

@@ -2,8 +2,9 @@
 
 use std::io::Write;
 use std::os::unix::fs::OpenOptionsExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
+use anyhow::Context as _;
 use holdfast_client::Client;
 use secrecy::{ExposeSecret, SecretString};
 
@@ -29,7 +30,11 @@ pub fn address(global: &Global) -> String {
 
 /// A client with the session's token.
 pub fn client(global: &Global) -> Result<Client, Failure> {
-    with_token(global, token())
+    let token = match &global.token_file {
+        Some(file) => Some(token_in(file)?),
+        None => token(),
+    };
+    with_token(global, token)
 }
 
 /// A client with a given token.
@@ -53,6 +58,15 @@ fn client_cert(global: &Global) -> Result<Option<(PathBuf, PathBuf)>, Failure> {
         (Some(cert), Some(key)) => Ok(Some((cert, key))),
         (None, None) => Ok(None),
         _ => Err(anyhow::anyhow!("a client certificate needs both its file and the file of its key").into()),
+    }
+}
+
+/// The token in a file that was named.
+fn token_in(file: &Path) -> Result<SecretString, Failure> {
+    let text = std::fs::read_to_string(file).with_context(|| format!("cannot read {}", file.display()))?;
+    match text.trim() {
+        "" => Err(anyhow::anyhow!("{} holds no token", file.display()).into()),
+        text => Ok(SecretString::from(text.to_owned())),
     }
 }
 
