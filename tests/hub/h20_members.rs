@@ -6,6 +6,7 @@ use holdfast_tests::api::Api;
 use holdfast_tests::cli::Cli;
 use holdfast_tests::eventually_async;
 use holdfast_tests::hub::{Cluster, Node, Options, PATIENCE, Seal};
+use holdfast_tests::spoke::{Relay, entry, owned};
 use serde_json::json;
 
 /// What is promised within a second, on a machine that does other things too.
@@ -52,6 +53,9 @@ async fn a_fourth_node_joins_an_old_one_goes_and_comes_back_by_one_command() {
     let root = cluster.root.clone();
     cluster.api(active).put("sys/mounts/kv", json!({"type": "kv"})).await.expect(204);
     cluster.api(active).put("kv/a", json!({"v": "kept"})).await.expect(204);
+    let gone = cluster.others(active)[0];
+    let relay = Relay::set_up(&cluster).await;
+    let mut spoke = relay.join(&cluster, "spoke-1").await;
     cluster.add_node(3).await;
     wait_peers(&cluster.api(active), PATIENCE, &["n0", "n1", "n2", "n3"]).await;
     assert_eq!(cluster.api(3).get("kv/a").await.expect(200).text("v"), "kept");
@@ -63,16 +67,24 @@ async fn a_fourth_node_joins_an_old_one_goes_and_comes_back_by_one_command() {
     wait_peers(&cluster.api(active), SOON, &["n0", "n1", "n2", "n3"]).await;
 
     // A standby goes, told through another standby.
-    let gone = cluster.others(active)[0];
+    let places = [gone, active].map(|node| relay.address(&cluster, node));
+    spoke.start(&places.join(","), &[]);
+    owned(&cluster, "spoke-1", gone).await;
     let stays: Vec<usize> = (0..4).filter(|i| *i != gone).collect();
     let names: Vec<String> = stays.iter().map(|i| format!("n{i}")).collect();
     let names: Vec<&str> = names.iter().map(String::as_str).collect();
-    let remove = json!({"server_id": format!("n{gone}")});
+    let gone_id = format!("n{gone}");
+    let remove = json!({"server_id": gone_id});
     cluster.api(3).put("sys/storage/raft/remove-peer", remove).await.expect(204);
     for index in &stays {
         wait_peers(&cluster.api(*index), SOON, &names).await;
     }
     check_removed(&cluster.nodes[gone], &root).await;
+    // Its streams end: the spoke is elsewhere, and comes no more to the node that is none.
+    let moved = || async { (entry(&cluster, active, "spoke-1").await?["node_id"] != gone_id).then_some(()) };
+    eventually_async(PATIENCE, "the spoke has moved", moved).await;
+    eventually_async(SOON, "it takes no spokes", || async { (!relay.listens(&cluster, gone)).then_some(()) })
+        .await;
     cluster.api(active).put("kv/a", json!({"v": "newer"})).await.expect(204);
 
     let leader = cluster.nodes[active].url();

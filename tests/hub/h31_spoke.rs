@@ -5,7 +5,7 @@ use holdfast_tests::eventually_async;
 use holdfast_tests::hub::{Cluster, Options, PATIENCE};
 use holdfast_tests::oracle::{Login, settled};
 use holdfast_tests::spoke::{Relay, entry, owned, remote_config, setup_remote};
-use serde_json::json;
+use serde_json::{Value, json};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_spoke_on_a_standby_serves_through_every_node() {
@@ -14,6 +14,9 @@ async fn a_spoke_on_a_standby_serves_through_every_node() {
     let active = cluster.active().await;
     let standby = cluster.others(active)[0];
     let mut spoke = relay.spoke_on(&cluster, "spoke-1", standby).await;
+    let audit = cluster.dir().join("audit.log");
+    let device = json!({"type": "file", "options": {"file_path": audit}});
+    cluster.api(active).put("sys/audit/file", device).await.expect(204);
     setup_remote(&cluster, standby, &database, "spoke-1", "1h").await;
     for index in 0..3 {
         let api = cluster.api(index);
@@ -44,9 +47,41 @@ async fn a_spoke_on_a_standby_serves_through_every_node() {
         assert_eq!(shown["node_id"], cluster.nodes[standby].id.as_str());
         assert_eq!(shown["node_is_active"], false);
     }
+    let owner = cluster.nodes[standby].id.clone();
+    audit_lines_tell_of_the_spoke(
+        &audit,
+        ["database/config/pg", "database/creds/app", "sys/leases/renew"],
+        &owner,
+    );
     settled(&cluster.api(active), &database, PATIENCE).await;
     assert_eq!(spoke.stop(), Some(0));
     cluster.check_logs(&[]);
+}
+
+/// Each answer to which a spoke contributed says which one, through which node and for how long; the others do not.
+fn audit_lines_tell_of_the_spoke(log: &std::path::Path, paths: [&str; 3], owner: &str) {
+    let text = std::fs::read_to_string(log).unwrap();
+    let lines: Vec<Value> = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let of = |kind: &str, path: &str| {
+        let of = |line: &&Value| line["type"] == kind && line["request"]["path"] == path;
+        lines.iter().filter(of).collect::<Vec<_>>()
+    };
+    for path in paths {
+        let answers = of("response", path);
+        assert!(answers.len() >= 3, "{path}");
+        for line in answers {
+            let relay = line["relay"].as_object().unwrap_or_else(|| panic!("no relay in {line}"));
+            assert_eq!((&relay["spoke"], &relay["node_id"]), (&json!("spoke-1"), &json!(owner)), "{line}");
+            assert_eq!(relay["route"], "forwarded", "{line}");
+            assert!(relay["duration_ms"].is_u64() && relay.len() == 4, "{line}");
+        }
+        assert!(
+            of("request", path).iter().all(|line| line.get("relay").is_none()),
+            "nothing was done by then"
+        );
+    }
+    let others = of("response", "database/roles/app");
+    assert!(!others.is_empty() && others.iter().all(|line| line.get("relay").is_none()), "{others:?}");
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -68,3 +68,18 @@ async fn a_pinned_spoke_is_at_the_active_node() {
     assert_eq!(spoke.stop(), Some(0));
     cluster.check_logs(&[]);
 }
+
+#[test]
+fn the_guide_says_when_to_pin() {
+    let guide = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/relay.md");
+    let guide = std::fs::read_to_string(guide).unwrap();
+    let section =
+        guide.split("\n## ").find(|part| part.starts_with("Pinning spokes")).expect("a section of its own");
+    for said in
+        ["HOLDFAST_RELAY_PIN_SPOKES_TO_ACTIVE", "| pin | do not pin |", "Leave it off behind one balancer"]
+    {
+        assert!(section.contains(said), "the guide does not say {said:?}");
+    }
+    let rows = section.lines().skip_while(|line| !line.starts_with("| pin |")).skip(2);
+    assert!(rows.take_while(|line| line.starts_with('|')).count() >= 2, "reasons for both");
+}

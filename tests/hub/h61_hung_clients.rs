@@ -2,11 +2,17 @@
 
 use std::time::Duration;
 
+use holdfast_tests::api::CREATE_ROLE;
+use holdfast_tests::db::PostgresServer;
 use holdfast_tests::eventually_async;
 use holdfast_tests::hub::{Cluster, Options, PATIENCE};
+use holdfast_tests::oracle::Login;
+use holdfast_tests::spoke::{Relay, setup_remote};
+use nix::sys::signal::Signal;
 use serde_json::json;
 use tokio::io::AsyncWriteExt as _;
 use tokio::net::TcpStream;
+use tokio::task::JoinSet;
 
 /// Resident memory of a process, in MiB.
 fn resident(pid: u32) -> u64 {
@@ -108,5 +114,53 @@ async fn clients_that_never_read_are_given_up() {
     assert!(after < before + 300, "{before} MiB grew to {after} MiB");
     drop(hung);
     api.get("kv/a").await.expect(200);
+    cluster.check_logs(&[]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_spoke_that_takes_nothing_cannot_grow_the_node() {
+    // The stream outlives the test though nobody answers its pings.
+    let extra =
+        "relay.max_in_flight = 32\nrelay.keepalive_timeout = \"30s\"\nlimits.request_deadline = \"40s\"";
+    let mut cluster = Cluster::start_with(options(extra, 1)).await;
+    let database = PostgresServer::start().await;
+    let relay = Relay::set_up(&cluster).await;
+    let mut spoke = relay.spoke_on(&cluster, "spoke-1", 0).await;
+    setup_remote(&cluster, 0, &database, "spoke-1", "1h").await;
+    let api = cluster.api(0);
+    let large = format!("{CREATE_ROLE} /* {} */", "x".repeat(500 << 10));
+    let role = json!({"db_name": "pg", "default_ttl": "1h", "creation_statements": large});
+    api.put("database/roles/large", role).await.expect(204);
+    Login::issue(&api, "database/creds/large").await.expect("a login while the spoke takes commands");
+    let pid = cluster.nodes[0].process().pid();
+    let before = resident(pid);
+
+    spoke.process().signal(Signal::SIGSTOP);
+    let mut asked = JoinSet::new();
+    let mut busy = 0;
+    // Together 140 MiB of commands, of which a few are queued and the others turned away.
+    for _ in 0..7 {
+        for _ in 0..40 {
+            let api = api.clone();
+            asked.spawn(async move { api.get("database/creds/large").await });
+        }
+        // As many as may be under way are left waiting.
+        while asked.len() > 32 {
+            let reply = asked.join_next().await.unwrap().unwrap();
+            assert_eq!(reply.status, 503, "{}", reply.body);
+            busy += usize::from(reply.errors()[0].ends_with("spoke \"spoke-1\" is busy"));
+        }
+        api.get("sys/mounts").await.expect(200);
+    }
+    assert!(busy > 100, "only {busy} were turned away as busy");
+    let during = resident(pid);
+    assert!(during < before + 150, "{before} MiB grew to {during} MiB");
+    spoke.process().signal(Signal::SIGCONT);
+    while let Some(reply) = asked.join_next().await {
+        let reply = reply.unwrap();
+        assert!(matches!(reply.status, 200 | 503), "{}", reply.body);
+    }
+    let again = || async { Login::issue(&api, "database/creds/app").await };
+    eventually_async(PATIENCE, "the spoke serves again", again).await;
     cluster.check_logs(&[]);
 }

@@ -6,7 +6,8 @@ use holdfast_tests::api::Api;
 use holdfast_tests::db::{ADMIN_PASSWORD, PostgresServer};
 use holdfast_tests::hub::{Cluster, Options};
 use holdfast_tests::oracle::Login;
-use serde_json::json;
+use holdfast_tests::spoke::{Relay, add_remote, owned};
+use serde_json::{Value, json};
 
 fn files(dir: &Path, found: &mut Vec<std::path::PathBuf>) {
     for entry in std::fs::read_dir(dir).unwrap().flatten() {
@@ -16,16 +17,16 @@ fn files(dir: &Path, found: &mut Vec<std::path::PathBuf>) {
 }
 
 /// What a database says goes to clients only without the values that are secret.
-async fn errors_tell_no_secret(api: &Api, database: &PostgresServer) {
+async fn errors_tell_no_secret(api: &Api, database: &PostgresServer, name: &str, plugin: Value) {
     let url = format!("postgresql://rigadmin:a-wrong-secret-91b2@127.0.0.1:{}/app", database.port());
-    let config =
-        json!({"plugin_name": "postgresql-database-plugin", "connection_url": url, "allowed_roles": "*"});
+    let mut config = plugin;
+    (config["connection_url"], config["allowed_roles"]) = (json!(url), json!("*"));
     let refused = api.put("database/config/wrong", config).await.expect(400);
     assert!(!refused.body.to_string().contains("a-wrong-secret-91b2"), "{}", refused.body);
     // The server quotes the password in its message.
     let statement =
         "CREATE ROLE \"{{name}}\" LOGIN PASSWORD '{{password}}'; SELECT CAST('{{password}}' AS integer)";
-    let role = json!({"db_name": "pg", "creation_statements": statement});
+    let role = json!({"db_name": name, "creation_statements": statement});
     api.put("database/roles/quoting", role).await.expect(204);
     let refused = api.get("database/creds/quoting").await.expect(500);
     let text = refused.errors()[0].clone();
@@ -37,7 +38,7 @@ async fn errors_tell_no_secret(api: &Api, database: &PostgresServer) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn no_secret_is_in_logs_argv_or_the_data_directory() {
-    let env = vec![("HOLDFAST_LOG".to_owned(), "debug".to_owned())];
+    let env = vec![("HOLDFAST_LOG".to_owned(), "trace".to_owned())];
     let mut cluster = Cluster::start_with(Options { env, ..Options::calm() }).await;
     let database = PostgresServer::start().await;
     let active = cluster.active().await;
@@ -55,8 +56,23 @@ async fn no_secret_is_in_logs_argv_or_the_data_directory() {
     let token = token.body["auth"]["client_token"].as_str().unwrap().to_owned();
     standby.with_token(&token).get("auth/token/lookup-self").await.expect(200);
 
-    errors_tell_no_secret(&api, &database).await;
+    let relay = Relay::set_up(&cluster).await;
+    let joining = api.put("relay/bootstrap-tokens", json!({})).await.expect(200).text("token");
+    let mut spoke = relay.join_with(&cluster, "spoke-1", &joining).await;
+    spoke.start(&relay.address(&cluster, cluster.others(active)[0]), &["--log=trace"]);
+    owned(&cluster, "spoke-1", cluster.others(active)[0]).await;
+    add_remote(&cluster, active, &database, "spoke-1", ("pg2", "app2", "1h")).await;
+    let remote = Login::issue(&standby, "database/creds/app2").await.expect("a login through the spoke");
+
+    let direct = json!({"plugin_name": "postgresql-database-plugin"});
+    errors_tell_no_secret(&api, &database, "pg", direct).await;
+    let spoken = json!({"plugin_name": "remote-postgres-plugin", "spoke_name": "spoke-1"});
+    errors_tell_no_secret(&api, &database, "pg2", spoken).await;
     let secrets = [
+        &joining,
+        &joining.split_once('.').expect("an id and a secret").1.to_owned(),
+        &remote.password,
+        &"r1g%3Ap%40ss".to_owned(),
         &cluster.root,
         &token,
         &login.password,
@@ -66,8 +82,10 @@ async fn no_secret_is_in_logs_argv_or_the_data_directory() {
     ];
     let mut places = Vec::new();
     files(cluster.dir(), &mut places);
-    for node in &mut cluster.nodes {
-        let pid = node.process().pid();
+    files(spoke.dir(), &mut places);
+    let mut pids: Vec<_> = cluster.nodes.iter_mut().map(|node| node.process().pid()).collect();
+    pids.push(spoke.process().pid());
+    for pid in pids {
         places.push(format!("/proc/{pid}/cmdline").into());
         places.push(format!("/proc/{pid}/environ").into());
         let limits = std::fs::read_to_string(format!("/proc/{pid}/limits")).unwrap();
@@ -76,11 +94,16 @@ async fn no_secret_is_in_logs_argv_or_the_data_directory() {
         assert_eq!(core, ["0", "0"], "a core dump would hold every key");
     }
     assert!(places.len() > 10 && audit.is_file());
+    assert!(spoke.log().contains("TRACE"), "the spoke tells all that it ever tells");
     for place in places {
         let bytes = std::fs::read(&place).unwrap_or_default();
+        let text = String::from_utf8_lossy(&bytes);
         for secret in secrets {
-            let found = bytes.windows(secret.len()).any(|window| window == secret.as_bytes());
-            assert!(!found, "{place:?} holds a secret in clear");
+            let line = text.find(secret.as_str()).map(|at| {
+                let from = text.get(..at).and_then(|before| before.rfind('\n')).unwrap_or(0);
+                text.get(from..at).unwrap_or_default().chars().take(400).collect::<String>()
+            });
+            assert!(line.is_none(), "{place:?} holds {secret:?} in clear after {line:?}");
         }
     }
     cluster.check_logs(&[]);

@@ -1,15 +1,28 @@
 //! H-77: a flood at the open paths is turned away, and nobody else notices.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use futures_util::future::join_all;
-use holdfast_tests::hub::Options;
+use holdfast_tests::hub::{Cluster, Options};
 use serde_json::json;
 
 use super::h42_join::{Trusted, csr};
 
 /// Far more than what a read takes on a machine that does other things too.
 const NOTICED: Duration = Duration::from_secs(10);
+
+/// Reads one after the other through all nodes; how long one takes, at the median.
+async fn reads(cluster: &Cluster) -> Duration {
+    let mut times = Vec::new();
+    for index in 0..60 {
+        let (api, asked) = (cluster.api(index % 3), Instant::now());
+        let read = tokio::time::timeout(NOTICED, api.get("kv/a")).await.expect("a read waits for the flood");
+        read.expect(200);
+        times.push(asked.elapsed());
+    }
+    times.sort();
+    times[times.len() / 2]
+}
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_flood_is_turned_away_and_others_do_not_notice() {
@@ -19,6 +32,12 @@ async fn a_flood_is_turned_away_and_others_do_not_notice() {
     root.put("sys/mounts/kv", json!({"type": "kv"})).await.expect(204);
     root.put("kv/a", json!({"v": 1})).await.expect(204);
     let csr = csr("spoke-1");
+    // What as many requests do to reads on a machine of this size, whatever they are for.
+    let others = (0..300).map(|n| {
+        let api = cluster.nodes[n % 3].api();
+        async move { api.get("sys/seal-status").await.expect(200) }
+    });
+    let (_, usual) = tokio::join!(join_all(others), reads(cluster));
     // Through all nodes, from one address: counted once.
     let flood = (0..300).map(|n| {
         let api = cluster.nodes[n % 3].api();
@@ -30,18 +49,9 @@ async fn a_flood_is_turned_away_and_others_do_not_notice() {
             }
         }
     });
-    let reads = async {
-        let mut served = 0;
-        for index in 0..60 {
-            let api = cluster.api(index % 3);
-            let read =
-                tokio::time::timeout(NOTICED, api.get("kv/a")).await.expect("a read waits for the flood");
-            served += usize::from(read.status == 200);
-        }
-        served
-    };
-    let (answers, served) = tokio::join!(join_all(flood), reads);
-    assert_eq!(served, 60);
+    let (answers, beside) = tokio::join!(join_all(flood), reads(cluster));
+    println!("a read takes {beside:?} beside the flood, {usual:?} beside other requests");
+    assert!(beside < usual * 10, "reads wait for the flood: {beside:?}, else {usual:?}");
     let (passed, refused): (Vec<_>, Vec<_>) = answers.iter().partition(|reply| reply.status != 429);
     assert!(passed.iter().all(|reply| reply.status == 400), "{:?}", passed[0].body);
     assert!((60..200).contains(&passed.len()), "{} of 300 passed", passed.len());

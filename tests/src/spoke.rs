@@ -100,9 +100,14 @@ impl Relay {
 
     /// A spoke that has joined and does not run yet.
     pub async fn join(&self, cluster: &Cluster, name: &str) -> Spoke {
+        let api = cluster.api(cluster.active().await);
+        let token = api.put("relay/bootstrap-tokens", json!({})).await.expect(200).text("token");
+        self.join_with(cluster, name, &token).await
+    }
+
+    /// The same with a token that is there already.
+    pub async fn join_with(&self, cluster: &Cluster, name: &str, token: &str) -> Spoke {
         let active = cluster.active().await;
-        let token =
-            cluster.api(active).put("relay/bootstrap-tokens", json!({})).await.expect(200).text("token");
         let dir = TempDir::new().unwrap();
         let credentials = dir.path().join("credentials");
         let line = format!(

@@ -209,7 +209,7 @@ impl Hub {
 
 /// Runs a hub until a signal ends it.
 pub async fn run(config: HubConfig) -> Result<u8, StartError> {
-    no_core_dumps();
+    holdfast_ops::core_dump::forbid();
     let tasks = Tasks::new("hub");
     let signals = Signals::listen(&tasks).map_err(StartError::Signals)?;
     let hub = Hub::start(config, &tasks).await?;
@@ -217,14 +217,6 @@ pub async fn run(config: HubConfig) -> Result<u8, StartError> {
         Ok(()) => Ok(exit::OK),
         // The panic itself was logged where it happened.
         Err(_) => Ok(exit::FAILED),
-    }
-}
-
-/// A core dump would hold every key.
-fn no_core_dumps() {
-    use nix::sys::resource::{Resource, setrlimit};
-    if let Err(error) = setrlimit(Resource::RLIMIT_CORE, 0, 0) {
-        tracing::warn!(%error, "core dumps could not be switched off");
     }
 }
 

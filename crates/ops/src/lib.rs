@@ -6,6 +6,7 @@
 
 pub mod clock;
 pub mod config;
+pub mod core_dump;
 pub mod descent;
 pub mod exit;
 pub mod metrics;

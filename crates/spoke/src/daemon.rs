@@ -86,6 +86,7 @@ impl Error {
 /// # Errors
 /// When it cannot begin, or a task panicked.
 pub async fn run(options: Options, opener: Arc<dyn Opener>) -> Result<u8, Error> {
+    holdfast_ops::core_dump::forbid();
     let tasks = Tasks::new("spoke");
     let signals = Signals::listen(&tasks).map_err(Error::Signals)?;
     run_with(options, opener, signals, &tasks).await

@@ -241,7 +241,7 @@ impl Api {
         let open = here == Here::Metrics && self.node.shared.config.metrics.unauthenticated;
         let (cx, tracked) = context(running, &request, term);
         let root_namespace = call.head.root_namespace;
-        let exchange = Exchange { cx, request, root_namespace, local: true, open, tracked };
+        let exchange = Exchange { cx, request, root_namespace, local: true, open, tracked, relay: None };
         let node = Arc::clone(&self.node);
         // The task belongs to the node, not to its unsealed life: sealing ends that.
         let run = self.node.shared.tasks.spawn("local-request", async move {
@@ -328,7 +328,7 @@ impl Api {
         };
         let open = matches!(handler, Handler::Local(_));
         let root_namespace = call.head.root_namespace;
-        let exchange = Exchange { cx, request, root_namespace, local: false, open, tracked };
+        let exchange = Exchange { cx, request, root_namespace, local: false, open, tracked, relay: None };
         let run = running.requests.spawn("request", exchange.run(handler));
         match tokio::time::timeout_at(call.origin.deadline, run.join()).await {
             Ok(Some(outcome)) => outcome,

@@ -16,6 +16,7 @@ use crate::error::ApiError;
 use crate::logical::{Body, Cx, Operation, Request, Response};
 use crate::mount::{self, Route};
 use crate::policy::Decision;
+use crate::relay::work::{self, Work};
 
 /// What answers a request after its checks, in place of the mount: the paths that each node answers itself.
 pub type Local =
@@ -51,6 +52,8 @@ pub struct Exchange {
     pub open: bool,
     /// Sees what the request changes.
     pub tracked: Arc<Tracked>,
+    /// What a spoke did for it so far.
+    pub relay: Option<Work>,
 }
 
 /// How a request ended.
@@ -225,7 +228,9 @@ impl Exchange {
             let file = body::spool(upload.body, &upload.dir, self.request.deadline).await?;
             self.request.upload = Some(Arc::new(file));
         }
-        let result = route.engine.handle(&self.cx, &route.mount, &self.request).await; // 14
+        let handled = route.engine.handle(&self.cx, &route.mount, &self.request); // 14
+        let (result, relay) = work::noting(handled).await;
+        self.relay = relay;
         // The mount was removed meanwhile: what it would have written was refused.
         result.map_err(|error| match mount::was_gone(&error) {
             true => ApiError::no_route(&self.request.path).caused_by(error),
@@ -316,6 +321,7 @@ impl Exchange {
             clear: route.map_or(&[], |route| route.engine.audit_clear()),
             response,
             error,
+            relay: self.relay.as_ref(),
         }
     }
 }
@@ -338,8 +344,15 @@ mod tests {
             request.token = Some(Arc::clone(&token));
             let tracked = Tracked::new(store.clone());
             let cx = hub.cx(cx.term, cx.deadline, cx.cancel.clone());
-            let mut exchange =
-                Exchange { cx, request, root_namespace: true, local: false, open: false, tracked };
+            let mut exchange = Exchange {
+                cx,
+                request,
+                root_namespace: true,
+                local: false,
+                open: false,
+                tracked,
+                relay: None,
+            };
             let handler = Handler::Local(Box::new(|| Box::pin(async { Ok(Response::no_content()) })));
             exchange.execute(None, handler).await.unwrap();
             let token = exchange.request.token.unwrap();

@@ -36,6 +36,7 @@ async fn record(audit: &Audit) -> Result<(), ApiError> {
         clear: &[],
         response: None,
         error: None,
+        relay: None,
     };
     audit.request(&entry).await
 }
@@ -81,6 +82,7 @@ async fn strings_are_hashed_and_listed_names_are_not() {
         clear: &["role"],
         response: None,
         error: None,
+        relay: None,
     };
     audit.request(&entry).await.unwrap();
     audit.response(&AuditEntry { response: Some(&response), error: Some(&error), ..entry }).await.unwrap();
@@ -117,6 +119,7 @@ async fn what_is_wrapped_is_hashed_whatever_its_fields_are_called() {
         clear: &["name"],
         response: None,
         error: None,
+        relay: None,
     };
     audit.request(&entry).await.unwrap();
     assert!(!std::fs::read_to_string(&path).unwrap().contains("s3cret"));

@@ -7,6 +7,8 @@ use super::entry::DeviceOptions;
 use crate::auth::token::{Token, TokenType};
 use crate::barrier::{Barrier, BarrierError, MacPurpose};
 use crate::logical::{AuthGrant, Body, Logical, Request, Response, WrapInfo};
+use crate::relay::metrics::Route;
+use crate::relay::work::Work;
 use secrecy::ExposeSecret;
 
 /// What an entry tells of.
@@ -51,10 +53,26 @@ pub(super) fn render(
     if let Some(error) = entry.error {
         line.insert("error".to_owned(), json!(error.to_string()));
     }
+    if let Some(work) = entry.relay {
+        line.insert("relay".to_owned(), relay(work));
+    }
     let mut bytes = options.prefix.clone().into_bytes();
     bytes.extend_from_slice(Value::Object(line).to_string().as_bytes());
     bytes.push(b'\n');
     Ok(bytes)
+}
+
+/// Names of spokes and nodes are no secrets.
+fn relay(work: &Work) -> Value {
+    json!({
+        "spoke": work.spoke.as_str(),
+        "node_id": work.node.as_str(),
+        "route": match work.route {
+            Route::Local => "local",
+            Route::Forwarded => "forwarded",
+        },
+        "duration_ms": u64::try_from(work.took.as_millis()).unwrap_or(u64::MAX),
+    })
 }
 
 struct Writer<'a> {

@@ -23,6 +23,7 @@ use crate::cached::Cached;
 use crate::error::ApiError;
 use crate::logical::{Request, Response};
 use crate::metrics::Metrics;
+use crate::relay::work::Work;
 use crate::storage::{Storage, StorageError};
 use crate::wall;
 use device::Device;
@@ -55,6 +56,8 @@ pub struct AuditEntry<'a> {
     pub response: Option<&'a Response>,
     /// Why it failed.
     pub error: Option<&'a ApiError>,
+    /// What a spoke did for it.
+    pub relay: Option<&'a Work>,
 }
 
 /// The audit devices of this node.

@@ -15,6 +15,7 @@ use super::failure::CommandFailure;
 use super::metrics::{CommandTimes, Commands, ReresolveOutcome, Reresolved, Route};
 use super::spokes::Spokes;
 use super::stream::{Answer, Order};
+use super::work::{self, Work};
 
 /// Runs a command on the stream of this node, and nowhere else.
 ///
@@ -34,19 +35,28 @@ pub async fn run_here(spokes: &Spokes, spoke: &SpokeName, order: Order, deadline
 pub async fn run(spokes: &Spokes, spoke: &SpokeName, order: Order, deadline: Instant) -> Answer {
     let method = order.method;
     let start = Instant::now();
-    let (route, answer) = match spokes.local(spoke) {
+    let own = || Taken { node: spokes.own.clone(), route: Route::Local };
+    let (Taken { node, route }, answer) = match spokes.local(spoke) {
         Some(stream) => match stream.run(order.clone(), deadline).await {
             // It went between the look and the send.
             Err(CommandFailure::NotConnected) => resolve(spokes, spoke, order, deadline).await,
-            answer => (Route::Local, answer),
+            answer => (own(), answer),
         },
         None => resolve(spokes, spoke, order, deadline).await,
     };
+    let took = start.elapsed();
     let outcome = (&answer).into();
     spokes.metrics.commands.get_or_create(&Commands { route, outcome }).inc();
     let times = CommandTimes { route, method: method.into() };
-    spokes.metrics.command_seconds.get_or_create(&times).observe(start.elapsed().as_secs_f64());
+    spokes.metrics.command_seconds.get_or_create(&times).observe(took.as_secs_f64());
+    work::note(Work { spoke: spoke.clone(), node, route, took });
     answer
+}
+
+/// The way that a command took last.
+struct Taken {
+    node: NodeName,
+    route: Route,
 }
 
 /// A command that is not answered by the first look.
@@ -55,7 +65,7 @@ struct Way<'a> {
     spoke: &'a SpokeName,
     order: Order,
     deadline: Instant,
-    route: Route,
+    taken: Taken,
     /// Why the last send failed, for the words of the refusal.
     failed: Option<CommandFailure>,
 }
@@ -67,11 +77,12 @@ enum Step {
     End(Answer),
 }
 
-async fn resolve(spokes: &Spokes, spoke: &SpokeName, order: Order, deadline: Instant) -> (Route, Answer) {
+async fn resolve(spokes: &Spokes, spoke: &SpokeName, order: Order, deadline: Instant) -> (Taken, Answer) {
     let left = deadline.saturating_duration_since(Instant::now());
     let mut machine = Resolve::new(Timing::default(), spokes.now().after(left), false);
     let mut looks = spokes.looks();
-    let mut way = Way { spokes, spoke, order, deadline, route: Route::Local, failed: None };
+    let taken = Taken { node: spokes.own.clone(), route: Route::Local };
+    let mut way = Way { spokes, spoke, order, deadline, taken, failed: None };
     let mut first = spokes.lookup(spoke);
     if first == Lookup::NotActive {
         // Leadership may be newer than the registry knows.
@@ -97,7 +108,7 @@ async fn resolve(spokes: &Spokes, spoke: &SpokeName, order: Order, deadline: Ins
         let outcome = if found { ReresolveOutcome::Found } else { ReresolveOutcome::Failed };
         spokes.metrics.reresolve.get_or_create(&Reresolved { outcome }).inc();
     }
-    (way.route, answer)
+    (way.taken, answer)
 }
 
 impl Way<'_> {
@@ -121,12 +132,12 @@ impl Way<'_> {
     async fn perform(&mut self, effect: Effect) -> Step {
         match effect {
             Effect::Run(_) => {
-                self.route = Route::Local;
+                self.taken = Taken { node: self.spokes.own.clone(), route: Route::Local };
                 let answer = run_here(self.spokes, self.spoke, self.order.clone(), self.deadline).await;
                 self.judge(answer)
             }
             Effect::Forward(node, stamp) => {
-                self.route = Route::Forwarded;
+                self.taken = Taken { node: node.clone(), route: Route::Forwarded };
                 let answer = self.forward(&node, stamp).await;
                 self.judge(answer)
             }

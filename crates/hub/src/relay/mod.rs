@@ -37,6 +37,7 @@ pub mod start;
 pub mod stream;
 pub mod upkeep;
 pub mod views;
+pub mod work;
 
 #[cfg(test)]
 mod node_tests;

@@ -118,6 +118,7 @@ pub(super) async fn record(
         clear: CLEAR,
         response: None,
         error: None,
+        relay: None,
     };
     cx.hub.audit.request(&entry).await?;
     // Leadership may have gone while the device was written: what a former leader signed must not leave.

@@ -8,7 +8,7 @@ use holdfast_ops::Tasks;
 
 use super::calls::Calls;
 use super::peers::Door;
-use super::{accept, driver, pin};
+use super::{accept, driver, leave, pin};
 use crate::hub::Hub;
 use crate::node::backend::Peers;
 
@@ -26,8 +26,17 @@ pub fn start(hub: &Arc<Hub>, peers: Arc<dyn Peers>, door: &Door, tasks: &Tasks) 
     door.open(Arc::clone(hub));
     tasks.spawn_until_cancelled("spokes", Arc::clone(spokes).run());
     tasks.spawn("spoke-port", accept::run(Arc::clone(hub), tasks.child("spoke-port")));
+    tasks.spawn_until_cancelled("removed", leave_when_removed(Arc::clone(hub)));
     let port = Arc::clone(hub);
     tasks.spawn_until_cancelled("pin", pin::run(Arc::clone(spokes), move || port.relay.listener.port()));
+}
+
+/// A node that is no member serves nobody, so its spokes go to those that are.
+async fn leave_when_removed(hub: Arc<Hub>) {
+    let mut views = hub.cluster.watch();
+    if views.wait_for(|view| view.removed).await.is_ok() {
+        leave::tell(&hub, "node was removed from the cluster");
+    }
 }
 
 /// What waits for a spoke goes on.

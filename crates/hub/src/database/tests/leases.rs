@@ -7,9 +7,10 @@ use serde_json::json;
 use super::world::{World, field, logical, text};
 use crate::auth::token::Token;
 use crate::database::fake::Behave;
+use crate::error::ApiError;
 use crate::lease::record::Lease;
 use crate::lease::{LeaseId, Outcome};
-use crate::logical::Operation;
+use crate::logical::{Operation, Response};
 
 async fn lease(world: &World) -> String {
     world.creds().await.unwrap().lease.unwrap().id
@@ -291,4 +292,40 @@ async fn a_changed_configuration_closes_the_old_driver() {
     assert_eq!(world.database.closed(), 2);
     lease(&world).await;
     world.check();
+}
+
+/// A list, and the same list a page at a time.
+async fn paged(list: impl AsyncFn(serde_json::Value) -> Result<Response, ApiError>) -> Vec<String> {
+    let keys = |response: Response| -> Vec<String> {
+        serde_json::from_value(field(&logical(response), "keys")).unwrap()
+    };
+    let all = keys(list(json!({})).await.unwrap());
+    let mut paged: Vec<String> = Vec::new();
+    while paged.len() < all.len() {
+        let after = paged.last().cloned().unwrap_or_default();
+        let page = keys(list(json!({"limit": "1", "after": after})).await.unwrap());
+        assert_eq!(page.len(), 1);
+        paged.extend(page);
+    }
+    assert_eq!(paged, all);
+    assert_eq!(list(json!({"limit": "many"})).await.unwrap_err().status(), 400);
+    let beyond = list(json!({"after": all.last().unwrap()})).await;
+    assert!(beyond.is_err_and(|error| error.status() == 404));
+    all
+}
+
+#[tokio::test(start_paused = true)]
+async fn leases_and_static_roles_are_listed_a_page_at_a_time() {
+    let world = World::new().await;
+    for n in 0..3 {
+        world.creds().await.unwrap();
+        let user = format!("app{n}");
+        world.database.add(&user, "first");
+        let role = json!({"db_name": "db", "username": user, "rotation_period": "60s"});
+        world.write(&format!("static-roles/{user}"), role).await.unwrap();
+    }
+    let leases = paged(async |page| world.sys(Operation::List, "lookup/database/creds/r", page).await).await;
+    assert_eq!(leases.len(), 3);
+    let roles = paged(async |page| world.call(Operation::List, "static-roles/", page).await).await;
+    assert_eq!(roles, ["app0", "app1", "app2"]);
 }

@@ -93,6 +93,19 @@ async fn taking_over_opens_the_gate_before_anything_is_read_and_connects_to_no_d
 }
 
 #[tokio::test]
+async fn the_first_login_after_a_takeover_reads_its_role_and_connection_by_name_alone() {
+    let mut world = prepared().await;
+    world.creds().await.unwrap();
+    world.take_over().await;
+    world.hub.warm().unwrap();
+    let opened = world.database.opened();
+    world.store.take_reads();
+    world.creds().await.unwrap();
+    assert_eq!(world.store.take_reads(), [], "it reads no table");
+    assert_eq!(world.database.opened(), opened + 1, "only now is the database connected to");
+}
+
+#[tokio::test]
 async fn what_is_due_comes_first_and_only_a_page_is_read() {
     use crate::lease::{Wall, index};
 

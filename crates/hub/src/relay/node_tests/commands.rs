@@ -58,6 +58,25 @@ async fn frames_are_the_same_local_and_forwarded() {
 }
 
 #[tokio::test]
+async fn a_spoke_of_this_node_costs_no_look_elsewhere() {
+    for nodes in [1, 3] {
+        let world = World::new(nodes).await;
+        let _commands = world.spoke("spoke-1", 0, 1, 1).await.echo();
+        world.routable("spoke-1").await;
+        world.until(|w| !w.nodes[0].hub.spokes.with_registry(|r, _| r.priming())).await;
+        let sent = world.nodes[0].peers.sent.load(Ordering::SeqCst);
+        // Whoever looked into the registry, or waited for it, would wait for this.
+        world.nodes[0].hub.spokes.with_registry(|_, _| {
+            let run = std::pin::pin!(run(&world));
+            let mut context = std::task::Context::from_waker(std::task::Waker::noop());
+            assert!(run.poll(&mut context).is_pending(), "the frame is queued and the answer awaited");
+        });
+        assert_eq!(run(&world).await.unwrap(), "payload");
+        assert_eq!(world.nodes[0].peers.sent.load(Ordering::SeqCst), sent, "another node was asked");
+    }
+}
+
+#[tokio::test]
 async fn a_caller_that_goes_away_cancels_the_command_on_the_other_node() {
     let world = World::new(2).await;
     let mut stream = world.spoke("spoke-1", 1, 1, 1).await;

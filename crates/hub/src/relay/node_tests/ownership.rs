@@ -2,15 +2,18 @@
 
 use std::sync::atomic::Ordering;
 
+use bytes::Bytes;
 use holdfast_core::SpokeName;
 use holdfast_core::ownership::{Lookup, NodeName};
+use holdfast_proto::relay::v1::Method;
 use holdfast_proto::relay::v1::hub_frame::Frame;
 use serde_json::Value;
 
 use super::spoke::TestSpoke;
-use super::world::World;
+use super::world::{SOON, World};
 use crate::cluster::Cluster as _;
-use crate::relay::{RelaySettings, views};
+use crate::relay::stream::Order;
+use crate::relay::{RelaySettings, forward, views};
 
 fn name(text: &str) -> SpokeName {
     SpokeName::parse(text).unwrap()
@@ -84,6 +87,63 @@ async fn a_new_leader_pulls_every_stream_and_no_stream_notices() {
     assert!(matches!(world.nodes[0].hub.spokes.lookup(&name("spoke-0")), Lookup::Local(_)));
     for stream in &mut streams {
         assert!(stream.is_quiet().await);
+    }
+}
+
+#[tokio::test]
+async fn a_new_leader_uses_its_own_streams_before_it_has_heard_of_any_other() {
+    let world = World::new(3).await;
+    let _commands = world.spoke("spoke-1", 1, 1, 1).await.echo();
+    world.routable("spoke-1").await;
+    // Nobody answers its pulls: the priming goes on for its second.
+    world.nodes[1].peers.cut.store(true, Ordering::SeqCst);
+    world.lead(Some(1), 2);
+    let spokes = &world.nodes[1].hub.spokes;
+    world.until(|w| w.nodes[1].hub.spokes.with_registry(|registry, _| registry.active().is_some())).await;
+    let order = Order { method: Method::Type, payload: Bytes::from_static(b"payload"), key: None };
+    let answer = forward::run(spokes, &name("spoke-1"), order, tokio::time::Instant::now() + SOON).await;
+    assert_eq!(answer.unwrap(), "payload");
+    assert_eq!(world.nodes[1].peers.runs.load(Ordering::SeqCst), 0);
+}
+
+#[tokio::test]
+async fn one_announce_tells_a_new_leader_that_cannot_ask() {
+    // The interval is a minute: it is the change of the leader that makes the other standby tell.
+    let world = World::new(3).await;
+    let mut stream = world.spoke("spoke-2", 2, 1, 1).await;
+    world.routable("spoke-2").await;
+    world.nodes[1].peers.cut.store(true, Ordering::SeqCst);
+    world.lead(Some(1), 2);
+    let known = |w: &World| {
+        let lookup = w.nodes[1].hub.spokes.lookup(&name("spoke-2"));
+        matches!(lookup, Lookup::Remote(node, _) if node.as_str() == "n2")
+    };
+    world.until(known).await;
+    assert!(stream.is_quiet().await);
+}
+
+#[tokio::test]
+async fn at_worst_a_new_leader_waits_one_interval_for_the_streams_of_others() {
+    let often =
+        |settings| RelaySettings { announce_interval: holdfast_ops::Duration::from_millis(500), ..settings };
+    let world = World::with(3, often).await;
+    let mut streams = Vec::new();
+    for node in 1..3 {
+        streams.push(world.spoke(&format!("spoke-{node}"), node, 1, 1).await);
+        world.routable(&format!("spoke-{node}")).await;
+    }
+    // Neither the pull nor the announce of the change gets through.
+    world.nodes[1].peers.cut.store(true, Ordering::SeqCst);
+    world.nodes[2].peers.mute.store(true, Ordering::SeqCst);
+    world.lead(Some(1), 2);
+    world.until(|w| w.nodes[1].hub.spokes.with_registry(|r, _| r.active().is_some() && !r.priming())).await;
+    let lookup = |w: &World, spoke: &str| w.nodes[1].hub.spokes.lookup(&name(spoke));
+    assert!(matches!(lookup(&world, "spoke-1"), Lookup::Local(_)), "its own is there throughout");
+    assert!(matches!(lookup(&world, "spoke-2"), Lookup::Unknown { .. }));
+    world.nodes[2].peers.mute.store(false, Ordering::SeqCst);
+    world.until(|w| matches!(lookup(w, "spoke-2"), Lookup::Remote(..))).await;
+    for stream in &mut streams {
+        assert!(stream.is_quiet().await, "no stream is asked for anything");
     }
 }
 

@@ -57,6 +57,8 @@ pub struct World {
 /// The way to other nodes, which counts and can be cut.
 pub struct TestPeers {
     pool: PeerPool,
+    /// Calls of every sort.
+    pub sent: AtomicUsize,
     pub runs: AtomicUsize,
     /// Renewals that were sent on.
     pub signs: AtomicUsize,
@@ -75,6 +77,7 @@ impl Peers for TestPeers {
 
     async fn send_relay(&self, address: &str, request: Request<Body>) -> Result<Response<Body>, SendError> {
         let path = request.uri().path().to_owned();
+        self.sent.fetch_add(1, Ordering::SeqCst);
         if path.ends_with("/RunCommand") {
             let before = self.runs.fetch_add(1, Ordering::SeqCst);
             if before == 1
@@ -157,6 +160,7 @@ impl World {
             let hub = hub_node(storage.clone(), cluster.clone(), relay, &address);
             let peers = Arc::new(TestPeers {
                 pool: PeerPool::new(identity.clone(), &tasks),
+                sent: AtomicUsize::new(0),
                 runs: AtomicUsize::new(0),
                 signs: AtomicUsize::new(0),
                 cut: AtomicBool::new(false),
