@@ -84,7 +84,7 @@ impl KubernetesConfig {
         if let Err(error) = read(&self.service_account.join("token")) {
             at.problem(
                 "kubernetes.service_account",
-                &format!("has no token that can be read ({error})"),
+                format!("has no token that can be read ({error})"),
                 "let the pod mount the token of a service account that may patch pods",
             );
         }
