@@ -71,6 +71,7 @@ pub async fn takeover(count: usize, rounds: usize) -> Vec<Row> {
     for fill in [0, count] {
         let begun = Instant::now();
         make(&cluster, fill).await;
+        caught_up(&cluster).await;
         eprintln!("P-07: {fill} leases made in {:.0?}", begun.elapsed());
         let mut times = Vec::new();
         for _ in 0..rounds {

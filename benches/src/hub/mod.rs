@@ -32,7 +32,7 @@ pub async fn run(only: &[String], quick: bool) {
         rows.extend(relay::paths(quick).await);
     }
     if wanted("P-07") {
-        rows.extend(leases::takeover(if quick { 1000 } else { 100_000 }, if quick { 2 } else { 5 }).await);
+        rows.extend(leases::takeover(if quick { 1000 } else { 100_000 }, if quick { 2 } else { 15 }).await);
     }
     if wanted("P-08") {
         let (each, rounds) = if quick { (20, 2) } else { (500, 20) };
