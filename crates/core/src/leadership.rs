@@ -6,10 +6,8 @@
 //! active. An event that carries a term other than the current one changes nothing and is counted.
 //!
 //! [`Tenure`] is the part an elector over a lease record shares; [`stepdown`] hands a term over on request;
-//! [`standing`] decides whether a node may stand for election at all; [`promise`] is what makes the answer to a ping
-//! as good as an acknowledgement.
+//! [`standing`] decides whether a node may stand for election at all.
 
-pub mod promise;
 pub mod standing;
 pub mod stepdown;
 mod tenure;

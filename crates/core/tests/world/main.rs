@@ -45,8 +45,6 @@ pub enum Plant {
     ForgetVote,
     /// A node votes right after its start, though it may have acknowledged a leader just before.
     VoteAfterStart,
-    /// The answer to a ping counts as an acknowledgement, but who gave it votes for anybody.
-    PongAlone,
     /// The store does not look at terms.
     NoTerms,
     /// The sweeper removes a user first and marks its intent then.
@@ -77,7 +75,6 @@ enum Happening {
     Crash { node: usize },
     Start { node: usize },
     Pause { node: usize },
-    SlowDisk { node: usize },
     StoreFails { node: usize },
     StoreTested { node: usize, life: u32 },
     Partition,
@@ -153,7 +150,6 @@ impl World {
         // Weather in which a planted fault that is rare otherwise shows soon.
         match self.plant {
             Plant::NoMark => return Happening::Create,
-            Plant::PongAlone if self.spread.below(2) == 0 => return Happening::SlowDisk { node },
             Plant::VoteAfterStart => {
                 return if self.spread.below(6) == 0 {
                     Happening::Partition
@@ -167,8 +163,7 @@ impl World {
             0..65 => Happening::Create,
             65..82 => Happening::Revoke,
             82..85 => Happening::Crash { node },
-            85..88 => Happening::Pause { node },
-            88..90 => Happening::SlowDisk { node },
+            85..90 => Happening::Pause { node },
             90..95 => Happening::Partition,
             95 => Happening::StepDown,
             96 => Happening::DatabaseRestart,
@@ -296,10 +291,6 @@ impl World {
             Happening::Pause { node } => {
                 let length = Duration::from_millis(self.spread.below(2500));
                 self.nodes[node].pause(self.now.after(length));
-            }
-            Happening::SlowDisk { node } => {
-                let length = Duration::from_millis(self.spread.below(2500));
-                self.nodes[node].raft.slow_until = self.now.after(length);
             }
             Happening::StoreFails { node } => self.store_fails(node),
             Happening::StoreTested { node, life } => self.store_tested(node, life),
@@ -463,11 +454,6 @@ fn a_vote_that_was_not_persisted_is_caught() {
 #[test]
 fn voting_right_after_a_start_is_caught() {
     caught(Plant::VoteAfterStart, ONE_ACTIVE, 0);
-}
-
-#[test]
-fn a_ping_s_answer_without_its_promise_is_caught() {
-    caught(Plant::PongAlone, ONE_ACTIVE, 0);
 }
 
 #[test]

@@ -4,7 +4,6 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use holdfast_core::leadership::promise::Promise;
 use holdfast_core::leadership::standing::{self, Veto};
 use holdfast_core::leadership::{self, stepdown};
 use holdfast_core::{LogIndex, MemberId, Mono, Term};
@@ -21,36 +20,14 @@ pub const LEASE: Duration = Duration::from_millis(400);
 /// Between nodes. Times are world time.
 #[derive(Clone, Debug)]
 pub enum Message {
-    Heartbeat {
-        term: Term,
-        sent: Mono,
-    },
-    Ack {
-        term: Term,
-        sent: Mono,
-    },
-    Newer {
-        term: Term,
-    },
-    RequestVote {
-        term: Term,
-    },
-    Vote {
-        term: Term,
-    },
-    /// With the term that the sender leads.
-    Ping {
-        sent: Mono,
-        leads: Option<Term>,
-    },
-    /// With the term whose leader has a promise.
-    Pong {
-        sent: Mono,
-        follows: Option<Term>,
-    },
-    Stand {
-        term: Term,
-    },
+    Heartbeat { term: Term, sent: Mono },
+    Ack { term: Term, sent: Mono },
+    Newer { term: Term },
+    RequestVote { term: Term },
+    Vote { term: Term },
+    Ping { sent: Mono },
+    Pong { sent: Mono },
+    Stand { term: Term },
 }
 
 /// What a node is in its promised term.
@@ -69,9 +46,6 @@ pub struct Raft {
     pub beat_at: Mono,
     pub beats: bool,
     pub acked: Vec<Option<Mono>>,
-    pub promise: Promise,
-    /// Until then an append is not synced.
-    pub slow_until: Mono,
 }
 
 impl Raft {
@@ -83,8 +57,6 @@ impl Raft {
             beat_at: Mono::ZERO,
             beats: true,
             acked: vec![None; members],
-            promise: Promise::new(LEASE),
-            slow_until: Mono::ZERO,
         }
     }
 
@@ -124,9 +96,8 @@ impl World {
 
     fn reset_election(&mut self, i: usize) {
         let random = Duration::from_millis(self.spread.below(400));
-        let bound = if self.nodes[i].raft.promise.binds(self.now) { LEASE } else { Duration::ZERO };
         let raft = &mut self.nodes[i].raft;
-        raft.election_at = self.now.after(bound).max(raft.heard_until).after(random);
+        raft.election_at = self.now.max(raft.heard_until).after(random);
     }
 
     fn message(&mut self, from: usize, to: usize, message: Message) {
@@ -144,19 +115,13 @@ impl World {
             return;
         }
         let promised = self.store.promised[i];
-        let slow_until = self.nodes[i].raft.slow_until;
         match message {
-            Message::Heartbeat { .. } if self.now < slow_until => {
-                return self.at(slow_until, Happening::Deliver { to: i, from, message });
-            }
             Message::Heartbeat { term, .. } if term < promised => {
                 self.message(i, from, Message::Newer { term: promised });
             }
             Message::Heartbeat { term, sent } => {
                 self.promise(i, term);
-                let raft = &mut self.nodes[i].raft;
-                raft.heard_until = self.now.after(LEASE);
-                raft.promise.followed(raft.promise.stood());
+                self.nodes[i].raft.heard_until = self.now.after(LEASE);
                 self.reset_election(i);
                 self.step(i, stepdown::Event::Relieved { term });
                 self.message(i, from, Message::Ack { term, sent });
@@ -168,28 +133,15 @@ impl World {
             }
             Message::RequestVote { term } => {
                 let healthy = self.nodes[i].leadership.store_healthy();
-                let (now, raft) = (self.now, &mut self.nodes[i].raft);
-                let free = now >= raft.heard_until;
-                let free = free && (raft.promise.vote(now, term) || self.plant == Plant::PongAlone);
-                if healthy && term > promised && free {
+                if healthy && term > promised && self.now >= self.nodes[i].raft.heard_until {
                     self.promise(i, term);
                     self.reset_election(i);
                     self.message(i, from, Message::Vote { term });
                 }
             }
             Message::Vote { term } => self.voted(i, from, term),
-            Message::Ping { sent, leads } => {
-                let (now, raft) = (self.now, &mut self.nodes[i].raft);
-                let follows = leads.filter(|term| raft.promise.give(now, *term, Some(promised)));
-                if follows.is_some() && self.plant != Plant::PongAlone {
-                    self.reset_election(i);
-                }
-                self.message(i, from, Message::Pong { sent, follows });
-            }
-            Message::Pong { sent, follows } => {
-                if let Some(term) = follows.filter(|term| self.nodes[i].raft.promise.may_count(*term)) {
-                    self.acked(i, from, term, sent);
-                }
+            Message::Ping { sent } => self.message(i, from, Message::Pong { sent }),
+            Message::Pong { sent } => {
                 let sent = self.nodes[i].clock(sent);
                 self.standing(i, standing::Event::Heard { member: MemberId::new(from as u64), sent });
                 self.step(i, stepdown::Event::Answered);
@@ -228,17 +180,10 @@ impl World {
     fn stand(&mut self, i: usize) {
         let node = &self.nodes[i];
         let leads = matches!(node.raft.role, Role::Leader { .. });
-        let bound = node.raft.promise.binds(self.now) && self.plant != Plant::PongAlone;
-        if leads
-            || bound
-            || self.now < node.raft.heard_until
-            || !node.standing.may_stand()
-            || self.stumbles(i)
-        {
+        if leads || self.now < node.raft.heard_until || !node.standing.may_stand() || self.stumbles(i) {
             return;
         }
         let term = self.store.promised[i].next();
-        self.nodes[i].raft.promise.stand();
         self.promise(i, term);
         self.nodes[i].raft.role = Role::Candidate { term, votes: [i].into() };
         self.reset_election(i);
@@ -279,9 +224,8 @@ impl World {
         if self.nodes[i].up && self.nodes[i].raft.beat_at <= self.now {
             self.nodes[i].raft.beat_at = self.now.after(BEAT);
             let sent = self.now;
-            let leads = leads.filter(|_| self.nodes[i].raft.beats);
-            self.broadcast(i, &Message::Ping { sent, leads });
-            if let Some(term) = leads {
+            self.broadcast(i, &Message::Ping { sent });
+            if let Some(term) = leads.filter(|_| self.nodes[i].raft.beats) {
                 self.broadcast(i, &Message::Heartbeat { term, sent });
             }
         }

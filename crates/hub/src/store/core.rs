@@ -96,23 +96,7 @@ impl Core {
             electing: self.elector.voted_within(self.gate.now(), self.timing.lease())
                 || self.elector.may_have_forgotten(self.gate.now(), self.timing.lease())
                 || self.gate.settling(),
-            leads: self.leads(),
         }
-    }
-
-    /// The term in which the others' promises are asked for. Not while a hand-over holds heartbeats back, nor for a
-    /// leader whose appends nobody has acknowledged for long: it has to be replaced, not confirmed.
-    fn leads(&self) -> Option<u64> {
-        let term = self.gate.leading().filter(|_| !self.quiet.load(Ordering::Relaxed))?;
-        self.gate.replicates().then_some(term.into_inner())
-    }
-
-    /// The term whose leader is `member`, as far as consensus has told.
-    pub(super) fn following(&self, member: u64) -> Option<Term> {
-        let metrics = self.raft()?.server_metrics();
-        let vote = metrics.borrow().vote;
-        let follows = vote.committed && vote.leader_id.voted_for == Some(member);
-        follows.then(|| Term::new(vote.leader_id.term))
     }
 
     /// Starts the library as member `id`, unless it runs.

@@ -11,14 +11,12 @@ use std::time::Duration;
 
 use futures_util::StreamExt as _;
 use futures_util::stream::FuturesUnordered;
-use holdfast_core::leadership::promise::Promise;
 use holdfast_core::leadership::standing::{Effect, Event, Standing, Veto};
 use holdfast_core::{MemberId, Mono, Term};
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 
 use super::core::Core;
-use super::gate::Gate;
 use super::rpc::{self, Method, Pong, To, Tolerant};
 use super::timing::RaftTiming;
 use super::types::{LogId, Membership, Raft};
@@ -49,11 +47,10 @@ struct State {
     told: Option<(Term, Mono)>,
     /// When this node last voted for another.
     voted: Mono,
-    promise: Promise,
 }
 
 impl Elector {
-    pub(super) fn new(now: Mono, lease: Duration) -> Self {
+    pub(super) fn new(now: Mono) -> Self {
         let state = State {
             born: now,
             standing: None,
@@ -61,7 +58,6 @@ impl Elector {
             since: now,
             told: None,
             voted: Mono::ZERO,
-            promise: Promise::new(lease),
         };
         Self { state: Mutex::new(state), wake: Notify::new() }
     }
@@ -117,40 +113,6 @@ impl Elector {
             }
         }
         self.feed(now, Event::Veto(veto, on));
-    }
-
-    /// The leader of `term` asks for a promise. It counts as hearing it.
-    pub(super) fn promise(&self, gate: &Gate, leader: u64, term: Term, following: Option<Term>) -> bool {
-        let mut state = self.state.lock();
-        let given = state.promise.give(gate.now(), term, following);
-        if given {
-            gate.hear(leader, term.into_inner());
-        }
-        given
-    }
-
-    /// Whether a request for a vote in `term` may be put to consensus: not while a promise binds this node, nor while
-    /// it is active itself.
-    pub(super) fn may_vote(&self, gate: &Gate, term: Term) -> bool {
-        let mut state = self.state.lock();
-        gate.active().is_none() && state.promise.vote(gate.now(), term)
-    }
-
-    /// `member` gave this node a promise for `term`, asked for at `sent`.
-    pub(super) fn promised(&self, gate: &Gate, member: u64, term: Term, sent: Mono) {
-        let state = self.state.lock();
-        if gate.leading() == Some(term) && state.promise.may_count(term) {
-            gate.acknowledged(member, term.into_inner(), sent);
-        }
-    }
-
-    /// An append is about to be put to consensus; the answer goes to [`Self::followed`] when it was accepted.
-    pub(super) fn stood(&self) -> u64 {
-        self.state.lock().promise.stood()
-    }
-
-    pub(super) fn followed(&self, stood: u64) {
-        self.state.lock().promise.followed(stood);
     }
 
     /// A vote was granted to another: the candidate gets its time.
@@ -304,7 +266,6 @@ async fn told(core: &Core, raft: &Raft, now: Mono) -> bool {
 }
 
 async fn elect(core: &Core, raft: &Raft) {
-    core.elector.state.lock().promise.stand();
     if let Err(error) = raft.trigger().elect().await {
         tracing::debug!(%error, "consensus takes no election");
     }
@@ -366,7 +327,7 @@ mod tests {
     #[test]
     fn a_node_that_was_just_started_votes_for_nobody_within_one_lease() {
         let (born, lease) = (Mono::from_nanos(5_000_000_000), Duration::from_millis(400));
-        let elector = Elector::new(born, lease);
+        let elector = Elector::new(born);
         assert!(elector.may_have_forgotten(born, lease));
         assert!(elector.may_have_forgotten(born.after(Duration::from_millis(399)), lease));
         assert!(!elector.may_have_forgotten(born.after(lease), lease));

@@ -60,12 +60,7 @@ struct Facts {
     membership: Arc<Membership>,
     acks: HashMap<u64, Mono>,
     acks_term: u64,
-    /// When an append was sent that a follower acknowledged, or this node was elected.
-    appended: Option<Mono>,
 }
-
-/// How long a leader whose appends nobody acknowledges goes on asking for promises. A sync to a busy disk is faster.
-const REPLICATES: std::time::Duration = std::time::Duration::from_secs(2);
 
 /// The gate of one node.
 pub(super) struct Gate {
@@ -206,21 +201,6 @@ impl Gate {
     pub(super) fn committed(&self, index: u64) {
         let mut facts = self.facts.write();
         facts.committed = facts.committed.max(index);
-    }
-
-    /// `member` took an append of `term` that was sent at `sent`.
-    pub(super) fn appended(&self, member: u64, term: u64, sent: Mono) {
-        {
-            let mut facts = self.facts.write();
-            facts.appended = facts.appended.max(Some(sent));
-        }
-        self.acknowledged(member, term, sent);
-    }
-
-    /// Whether appends get through to somebody.
-    pub(super) fn replicates(&self) -> bool {
-        let facts = self.facts.read();
-        facts.appended.max(facts.elected).is_some_and(|at| self.now().since(at) < REPLICATES)
     }
 
     /// `member` acknowledged, in `term`, a message that was sent at `sent`.

@@ -67,7 +67,7 @@ impl RaftNetwork<TypeConfig> for Link {
         let answer: Appended = self.call(Method::Append, &message).await.map_err(|error| failure(&error))?;
         // A conflict is about the log; it too comes from a follower that takes us for its leader.
         if !matches!(answer, Appended::HigherVote(_)) {
-            self.network.gate.appended(self.to.id, term, sent);
+            self.network.gate.acknowledged(self.to.id, term, sent);
         }
         Ok(answer)
     }

@@ -7,7 +7,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use holdfast_core::{Mono, Term};
+use holdfast_core::Mono;
 use parking_lot::Mutex;
 
 use super::core::Core;
@@ -146,9 +146,6 @@ async fn ping(core: &Arc<Core>, own: u64, to: &To) {
 fn heard(core: &Arc<Core>, pong: &Pong, sent: Mono) {
     let status = &pong.status;
     core.elector.heard(status.id, sent);
-    if let Some(term) = pong.follows {
-        core.elector.promised(&core.gate, status.id, Term::new(term), sent);
-    }
     let membership = core.gate.membership();
     if !pong.member && status.membership > membership.log_id().map(|id| id.index) {
         core.gate.set_removed();

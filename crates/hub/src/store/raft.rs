@@ -100,7 +100,7 @@ pub async fn open(options: OpenStore) -> Result<RaftStore, OpenError> {
         tasks: tasks.clone(),
         pool: options.pool,
         health,
-        elector: Elector::new(gate.now(), options.timing.lease()),
+        elector: Elector::new(gate.now()),
         gate,
         log,
         state,

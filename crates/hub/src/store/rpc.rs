@@ -104,9 +104,6 @@ pub(super) struct Status {
     pub store_healthy: bool,
     /// Whether it has just voted, or just won: an election that is not through yet is left alone.
     pub electing: bool,
-    /// The term that it leads and asks to be confirmed in.
-    #[serde(default)]
-    pub leads: Option<u64>,
 }
 
 /// A message that grows: fields that a later version adds are skipped by an earlier one, and left at their default
@@ -134,9 +131,6 @@ pub(super) struct Pong {
     pub status: Status,
     /// Whether the one who asked is a member, as far as this node knows.
     pub member: bool,
-    /// The term whose leader, the one who asked, this node has promised to vote for nobody else.
-    #[serde(default)]
-    pub follows: Option<u64>,
 }
 
 /// A change of membership, sent to the leader by a node that handed over.

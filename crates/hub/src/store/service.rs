@@ -96,10 +96,8 @@ impl RaftService {
 
     async fn append(&self, envelope: Envelope<Append>) -> Answer {
         let (vote, commit) = (envelope.message.vote, envelope.message.leader_commit);
-        let stood = self.core.elector.stood();
         let answer = self.raft()?.append_entries(envelope.message).await.map_err(unavailable)?;
         if !matches!(answer, Appended::HigherVote(_)) {
-            self.core.elector.followed(stood);
             if let Some(leader) = vote.leader_id.voted_for {
                 self.core.gate.hear(leader, vote.leader_id.term);
             }
@@ -114,10 +112,6 @@ impl RaftService {
         }
         if self.core.elector.may_have_forgotten(self.core.gate.now(), self.core.timing.lease()) {
             return Err(Refusal::new(StatusCode::SERVICE_UNAVAILABLE, "this node has just been started"));
-        }
-        let term = Term::new(envelope.message.vote.leader_id.term);
-        if !self.core.elector.may_vote(&self.core.gate, term) {
-            return Err(Refusal::new(StatusCode::SERVICE_UNAVAILABLE, "there is a leader"));
         }
         let answer = self.raft()?.vote(envelope.message).await.map_err(unavailable)?;
         if answer.vote_granted {
@@ -151,14 +145,7 @@ impl RaftService {
         if peer.is_some_and(|peer| peer.name == status.name) {
             self.core.peers.says(from, self.core.gate.now(), &status.address);
         }
-        let follows = status.leads.filter(|term| self.promise(from, Term::new(*term)));
-        rpc::answer(&Tolerant(Pong { status: self.core.status(), member: peer.is_some(), follows }))
-    }
-
-    /// Promises the leader of `term` to vote for nobody else. A node that could not write its vote promises nothing.
-    fn promise(&self, leader: u64, term: Term) -> bool {
-        let (core, gate) = (&self.core, &self.core.gate);
-        gate.store_healthy() && core.elector.promise(gate, leader, term, core.following(leader))
+        rpc::answer(&Tolerant(Pong { status: self.core.status(), member: peer.is_some() }))
     }
 
     fn stand(&self, envelope: &Envelope<u64>) -> Answer {
