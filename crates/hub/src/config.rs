@@ -601,7 +601,12 @@ mod tests {
         assert_eq!(keys(&load(&flags).unwrap_err()), all);
         std::fs::write(dir.path().join("token"), "t").unwrap();
         std::fs::write(dir.path().join("namespace"), "databases").unwrap();
-        assert_eq!(with("kubernetes.api=https://10.0.0.1:443"), None);
+        assert_eq!(with("kubernetes.api=http://127.0.0.1:8001"), None);
+        let https = "kubernetes.api=https://10.0.0.1:443";
+        assert_eq!(with(https).unwrap(), ["kubernetes.service_account"], "no authority to trust");
+        let ca = rcgen::generate_simple_self_signed(vec!["ca".to_owned()]).unwrap().cert.pem();
+        std::fs::write(dir.path().join("ca.crt"), ca).unwrap();
+        assert_eq!(with(https), None);
         assert_eq!(with("kubernetes.api=http://10.0.0.1").unwrap(), ["kubernetes.api"]);
         load(&["data_dir=/x", "kubernetes.api=nonsense"]).unwrap();
     }

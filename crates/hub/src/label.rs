@@ -88,6 +88,14 @@ impl KubernetesConfig {
                 "let the pod mount the token of a service account that may patch pods",
             );
         }
+        let tls = self.url().is_some_and(|url| url.starts_with("https"));
+        if tls && let Err(error) = roots(&self.service_account.join("ca.crt")) {
+            at.problem(
+                "kubernetes.service_account",
+                format!("has no authority that can be used ({error})"),
+                "ca.crt there holds the certificates of the API server's authority",
+            );
+        }
         if self.namespace().is_err() {
             at.problem("kubernetes.namespace", "is required", "name the namespace of the pod");
         }
@@ -260,6 +268,8 @@ async fn keep(node: &Node, pod: &Pod) {
                 written = Some((active, Instant::now()));
             }
             Err(error) => {
+                // It may have got there all the same, so nothing is known of the label any more.
+                written = None;
                 let text = error.to_string();
                 if text != failing {
                     tracing::warn!(error = text, "the pod is not labelled; it is tried again");

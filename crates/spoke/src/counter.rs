@@ -49,6 +49,7 @@ impl Counter {
     /// # Errors
     /// When the directory cannot be written.
     pub fn write(&self, epoch: Epoch) -> io::Result<()> {
+        let _held = crate::credentials::lock(&self.dir).map_err(io::Error::other)?;
         let new = self.dir.join(NEW);
         match std::fs::remove_file(&new) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),

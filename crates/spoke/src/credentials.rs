@@ -224,8 +224,20 @@ impl Credentials {
             });
         }
         let _held = lock(&self.dir)?;
-        // As in `create`: another process may have been killed halfway since these were read.
-        drop(Self::settle(&self.dir));
+        // Another process may have been killed halfway since these were read, or have made another spoke of this directory:
+        // then what was renewed is of no use, and what is there is not ours to replace.
+        match Self::settle(&self.dir) {
+            Ok(found) if found.name != self.name || found.ca != self.ca => {
+                return Err(CredentialsError::Content {
+                    path: self.dir.join(CERT),
+                    what: "certificate of this spoke any more",
+                });
+            }
+            Err(CredentialsError::File { path, source }) if source.kind() != io::ErrorKind::NotFound => {
+                return Err(CredentialsError::File { path, source });
+            }
+            _ => {}
+        }
         write_new(&self.dir, KEY, key_pem, 0o600)?;
         write_new(&self.dir, CERT, cert_pem, 0o644)?;
         put_in_place(&self.dir, CERT)?;
@@ -332,7 +344,7 @@ pub fn prepare(dir: &Path) -> Result<(), CredentialsError> {
 }
 
 /// Holds the directory against every other process that changes files in it, until the file is dropped.
-fn lock(dir: &Path) -> Result<std::fs::File, CredentialsError> {
+pub(crate) fn lock(dir: &Path) -> Result<std::fs::File, CredentialsError> {
     let file = |source| CredentialsError::File { path: dir.to_owned(), source };
     let held = std::fs::File::open(dir).map_err(file)?;
     let deadline = Instant::now() + LOCK_WITHIN;

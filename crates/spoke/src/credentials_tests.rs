@@ -218,3 +218,18 @@ fn the_share_of_life_left_is_between_one_and_none() {
     let left = [0, 1000, 1500, 2000, 9000].map(|now| made.life_left(now));
     assert_eq!(left, [1.0, 1.0, 0.5, 0.0, 0.0]);
 }
+
+#[test]
+fn a_renewal_does_not_replace_another_spoke_that_was_made_meanwhile() {
+    let (authority, next) = (Authority::new(), Authority::new());
+    let renewed = authority.pair("spoke-1");
+    for (new, name) in [(&authority, "spoke-2"), (&next, "spoke-1")] {
+        let (_dir, made, _) = created(&authority);
+        let (key, cert) = new.pair(name);
+        Credentials::create(made.dir(), &key, &cert, &new.pem).unwrap();
+        let error = made.replace(&renewed.0, &renewed.1).unwrap_err();
+        assert!(error.to_string().contains("of this spoke any more"), "{error}");
+        assert_eq!((text(made.dir(), KEY), text(made.dir(), CERT)), (key, cert));
+        Credentials::load(made.dir()).unwrap();
+    }
+}

@@ -60,10 +60,17 @@ impl Cleanup {
     /// Whether nothing was half-made before everything that was made was revoked.
     async fn look(&self) -> Result<bool, ClientError> {
         let shown = join_all(self.nodes.iter().map(|node| node.text("sys/metrics"))).await;
-        let quiet = !shown.iter().flatten().any(|text| is_making(text));
+        // Only the active node knows of intents: without its word nothing is known.
+        let known = shown.iter().flatten().any(|text| is_active(text));
+        let quiet = known && !shown.iter().flatten().any(|text| is_making(text));
         self.cluster.write("sys/leases/revoke-prefix/database/creds", &json!({"sync": true})).await?;
         Ok(quiet)
     }
+}
+
+/// Whether the metrics are those of the active node.
+fn is_active(metrics: &str) -> bool {
+    metrics.lines().any(|line| line == "holdfast_hub_active 1")
 }
 
 /// Whether a node's metrics tell of users that it is making or has not removed yet. One that is only verified is gone.
@@ -75,7 +82,7 @@ fn is_making(metrics: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::is_making;
+    use super::{is_active, is_making};
 
     #[test]
     fn users_that_are_half_made_are_waited_for_and_removed_ones_are_not() {
@@ -87,6 +94,7 @@ mod tests {
             )
         };
         assert!(!is_making(&shown(0, 0, 3)) && !is_making("holdfast_hub_active 1\n"));
+        assert!(is_active(&shown(0, 0, 0)) && !is_active("holdfast_hub_active 0\n"));
         assert!(is_making(&shown(1, 0, 0)) && is_making(&shown(0, 12, 0)));
     }
 }

@@ -55,6 +55,8 @@ impl Gateway {
             .cloned()
             .ok_or_else(|| Status::unauthenticated("no certificate"))?;
         if self.hub.relay.authority.is_denied(&session.spoke) {
+            // It was told why; its connection takes no place any longer.
+            session.cut.cancel();
             return Err(denied_status(&session.spoke));
         }
         Ok(session)
