@@ -167,6 +167,26 @@ async fn a_platform_that_is_ended_takes_its_logins_out_of_the_database() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn an_interrupt_ends_a_clean_up_that_does_not_get_on() {
+    let (home, database) = (TempDir::new().unwrap(), PostgresServer::start().await);
+    let args = ["dev", "-nodes=1", "-spokes=0", "-root-token=dev-root", "-port=0", "-json"];
+    let mut platform = start(home.path(), "out", &args, &database).await;
+    let told = announced(&platform).await;
+    let nodes = pids(&told, "nodes");
+    let frozen = nix::unistd::Pid::from_raw(i32::try_from(nodes[0]).unwrap());
+    nix::sys::signal::kill(frozen, Signal::SIGSTOP).unwrap();
+    platform.signal(Signal::SIGTERM);
+    // What a script passes on does not count; somebody at the terminal does.
+    platform.signal(Signal::SIGTERM);
+    let card = Path::new(told["data"].as_str().unwrap()).join("platform.json");
+    eventually(PATIENCE, "the end has begun", || (!card.exists()).then_some(()));
+    platform.signal(Signal::SIGINT);
+    assert_eq!(platform.wait(PATIENCE * 2).code(), Some(0), "{}", platform.log());
+    assert!(platform.log().contains("for ever: interrupted"), "{}", platform.log());
+    gone(&nodes);
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_demonstration_whose_terminal_is_closed_leaves_nothing_behind() {
     let (home, database) = (TempDir::new().unwrap(), PostgresServer::start().await);
     let mut demo = start(home.path(), "demo", &["demo", "failover", "-json"], &database).await;

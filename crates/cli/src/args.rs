@@ -87,7 +87,7 @@ pub enum Command {
     Status,
     /// Log in and keep the token in ~/.holdfast-token.
     #[command(
-        after_help = "Examples:\n  holdfast login hvs.XXXX\n  holdfast login -method=userpass username=ann password=-\n  \
+        after_help = "Examples:\n  holdfast login hvs.CAESIJ5u\n  holdfast login -method=userpass username=ann password=-\n  \
         holdfast login -method=approle role_id=… secret_id=@secret-id.txt"
     )]
     Login(LoginArgs),
@@ -136,7 +136,7 @@ pub enum Command {
     #[command(subcommand)]
     Relay(relay::Relay),
     /// Fetch a wrapped answer, once.
-    #[command(after_help = "Example:\n  holdfast unwrap hvs.XXXX")]
+    #[command(after_help = "Example:\n  holdfast unwrap hvs.CAESIJ5u")]
     Unwrap(UnwrapArgs),
     /// Print a completion script for a shell.
     #[command(after_help = "Example:\n  holdfast completions bash > /etc/bash_completion.d/holdfast")]
@@ -257,13 +257,13 @@ pub struct PathArgs {
 #[derive(Debug, Subcommand)]
 pub enum Lease {
     /// Show a lease.
-    #[command(after_help = "Example:\n  holdfast lease lookup database/creds/app/XXXX")]
+    #[command(after_help = "Example:\n  holdfast lease lookup database/creds/app/2f6a614c")]
     Lookup {
         /// The lease id.
         id: String,
     },
     /// Renew a lease.
-    #[command(after_help = "Example:\n  holdfast lease renew -increment=1h database/creds/app/XXXX")]
+    #[command(after_help = "Example:\n  holdfast lease renew -increment=1h database/creds/app/2f6a614c")]
     Renew {
         /// How much longer, from now.
         #[arg(long)]
@@ -273,7 +273,7 @@ pub enum Lease {
     },
     /// Revoke a lease, or with -prefix everything below a path.
     #[command(
-        after_help = "Examples:\n  holdfast lease revoke -sync database/creds/app/XXXX\n  holdfast lease revoke -prefix database/creds/app"
+        after_help = "Examples:\n  holdfast lease revoke -sync database/creds/app/2f6a614c\n  holdfast lease revoke -prefix database/creds/app"
     )]
     Revoke {
         /// The argument is a prefix.
@@ -434,7 +434,7 @@ pub enum Token {
         orphan: bool,
     },
     /// Show a token; the current one unless given.
-    #[command(after_help = "Examples:\n  holdfast token lookup\n  holdfast token lookup -accessor XXXX")]
+    #[command(after_help = "Examples:\n  holdfast token lookup\n  holdfast token lookup -accessor 8609694a")]
     Lookup {
         /// The argument is an accessor.
         #[arg(long)]
@@ -453,7 +453,7 @@ pub enum Token {
     },
     /// Revoke a token with its children and leases.
     #[command(
-        after_help = "Examples:\n  holdfast token revoke -accessor XXXX\n  holdfast token revoke -self"
+        after_help = "Examples:\n  holdfast token revoke -accessor 8609694a\n  holdfast token revoke -self"
     )]
     Revoke {
         /// The argument is an accessor.

@@ -7,6 +7,7 @@
 pub mod epoch;
 pub mod intent;
 pub mod kind;
+pub mod label;
 pub mod leadership;
 pub mod leasequeue;
 pub mod ownership;

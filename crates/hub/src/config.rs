@@ -288,7 +288,7 @@ impl Validate for HubConfig {
         self.limits.validate(at);
         self.lease.validate(at);
         self.relay.validate(at);
-        self.kubernetes.validate(at);
+        self.kubernetes.validate(at, &self.node_id);
         range(at, "audit.write_timeout", self.audit.write_timeout, millis(50), secs(30));
     }
 }
@@ -595,7 +595,7 @@ mod tests {
     fn a_label_needs_a_server_a_token_and_a_namespace() {
         let dir = tempfile::tempdir().unwrap();
         let account = format!("kubernetes.service_account={}", dir.path().display());
-        let flags = ["data_dir=/x", "kubernetes.label_pod=true", &account];
+        let flags = ["data_dir=/x", "node_id=hub-0", "kubernetes.label_pod=true", &account];
         let with = |more: &str| load(&[&flags[..], &[more]].concat()).err().map(|problems| keys(&problems));
         let all = ["kubernetes.api", "kubernetes.service_account", "kubernetes.namespace"];
         assert_eq!(keys(&load(&flags).unwrap_err()), all);
@@ -608,6 +608,11 @@ mod tests {
         std::fs::write(dir.path().join("ca.crt"), ca).unwrap();
         assert_eq!(with(https), None);
         assert_eq!(with("kubernetes.api=http://10.0.0.1").unwrap(), ["kubernetes.api"]);
+        let named =
+            |key: &str| load(&[&flags[..], &[https, key]].concat()).err().map(|problems| keys(&problems));
+        assert_eq!(named("kubernetes.pod=hub/0").unwrap(), ["kubernetes.pod"]);
+        assert_eq!(named("node_id=Hub_0").unwrap(), ["kubernetes.pod"], "the node id stands for it");
+        assert_eq!(named("kubernetes.namespace=..").unwrap(), ["kubernetes.namespace"]);
         load(&["data_dir=/x", "kubernetes.api=nonsense"]).unwrap();
     }
 

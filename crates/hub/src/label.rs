@@ -5,10 +5,12 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use holdfast_ops::Tasks;
+use holdfast_core::Kind;
+use holdfast_core::label::{Label, Timing};
 use holdfast_ops::config::Checker;
+use holdfast_ops::{MonoClock, Tasks};
 use reqwest::StatusCode;
 use reqwest::header::CONTENT_TYPE;
 use rustls_pki_types::CertificateDer;
@@ -27,10 +29,6 @@ pub const LABEL: &str = "holdfast.dev/active";
 const LOOK_EVERY: Duration = Duration::from_millis(100);
 /// How long the API server may take over one call.
 const CALL: Duration = Duration::from_secs(2);
-/// The pause after a call that failed.
-const AGAIN_AFTER: Duration = Duration::from_secs(1);
-/// After how long a label is written again that somebody else may have changed.
-const REFRESH: Duration = Duration::from_secs(60);
 /// How long the farewell may take: less than background tasks get to end.
 const FAREWELL: Duration = Duration::from_secs(1);
 
@@ -64,9 +62,16 @@ impl Default for KubernetesConfig {
 
 impl KubernetesConfig {
     /// Finds what would keep the label from being written.
-    pub fn validate(&self, at: &mut Checker<'_>) {
+    pub fn validate(&self, at: &mut Checker<'_>, node_id: &str) {
         if !self.label_pod {
             return;
+        }
+        if !is_name(&self.pod(node_id)) {
+            at.problem(
+                "kubernetes.pod",
+                format!("is no name of a pod: {:?}", self.pod(node_id)),
+                "name the pod this node runs in; without this key it is POD_NAME or the node id",
+            );
         }
         match self.url() {
             None => at.problem(
@@ -84,7 +89,7 @@ impl KubernetesConfig {
         if let Err(error) = read(&self.service_account.join("token")) {
             at.problem(
                 "kubernetes.service_account",
-                format!("has no token that can be read ({error})"),
+                format!("has no token that can be read: {error}"),
                 "let the pod mount the token of a service account that may patch pods",
             );
         }
@@ -92,12 +97,18 @@ impl KubernetesConfig {
         if tls && let Err(error) = roots(&self.service_account.join("ca.crt")) {
             at.problem(
                 "kubernetes.service_account",
-                format!("has no authority that can be used ({error})"),
+                format!("has no authority that can be used: {error}"),
                 "ca.crt there holds the certificates of the API server's authority",
             );
         }
-        if self.namespace().is_err() {
-            at.problem("kubernetes.namespace", "is required", "name the namespace of the pod");
+        match self.namespace() {
+            Err(_) => at.problem("kubernetes.namespace", "is required", "name the namespace of the pod"),
+            Ok(name) if !is_name(&name) => at.problem(
+                "kubernetes.namespace",
+                format!("is no name of a namespace: {name:?}"),
+                "name the namespace of the pod",
+            ),
+            Ok(_) => {}
         }
     }
 
@@ -112,6 +123,11 @@ impl KubernetesConfig {
             })
         };
         self.api.clone().or_else(from_pod)
+    }
+
+    fn pod(&self, node_id: &str) -> String {
+        let told = self.pod.clone().or_else(|| std::env::var("POD_NAME").ok());
+        told.unwrap_or_else(|| node_id.to_owned())
     }
 
     fn namespace(&self) -> Result<String, LabelError> {
@@ -132,14 +148,25 @@ fn is_safe(url: &str) -> bool {
     }
 }
 
+/// Whether a name may stand in the path of a call: a DNS subdomain (RFC 1123), as names of pods and namespaces are.
+fn is_name(name: &str) -> bool {
+    let allowed = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-' || c == '.';
+    let at_ends = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit();
+    name.len() <= 253
+        && name.chars().all(allowed)
+        && name.starts_with(at_ends)
+        && name.ends_with(at_ends)
+        && !name.contains("..")
+}
+
 /// Why the label could not be written.
 #[derive(Debug, thiserror::Error)]
 enum LabelError {
-    #[error("cannot read {0}: {1}")]
-    File(PathBuf, std::io::Error),
-    #[error("{0} holds no certificate that can be used")]
+    #[error("cannot read {}", .0.display())]
+    File(PathBuf, #[source] std::io::Error),
+    #[error("{} holds no certificate that can be used", .0.display())]
     Certificate(PathBuf),
-    #[error("cannot reach the API server: {}", chain(.0))]
+    #[error("cannot reach the API server")]
     Unreachable(#[from] reqwest::Error),
     #[error("the service account may not patch this pod: give it a role with the verb patch on pods")]
     Forbidden,
@@ -151,15 +178,16 @@ enum LabelError {
     NoUrl,
 }
 
-/// The text of a failure with what is behind it.
-fn chain(error: &reqwest::Error) -> String {
-    let mut text = error.to_string();
-    let mut source = std::error::Error::source(error);
-    while let Some(error) = source {
-        text = format!("{text}: {error}");
-        source = error.source();
+impl LabelError {
+    const fn kind(&self) -> Kind {
+        match self {
+            Self::File(..) => Kind::Internal,
+            Self::Certificate(_) | Self::NoUrl => Kind::Invalid,
+            Self::Unreachable(_) | Self::Refused(_) => Kind::Unavailable,
+            Self::Forbidden => Kind::Denied,
+            Self::Missing => Kind::NotFound,
+        }
     }
-    text
 }
 
 fn read(path: &Path) -> Result<String, LabelError> {
@@ -176,8 +204,7 @@ struct Pod {
 
 impl Pod {
     fn new(config: &KubernetesConfig, node_id: &str) -> Result<Self, LabelError> {
-        let pod = config.pod.clone().or_else(|| std::env::var("POD_NAME").ok());
-        let pod = pod.unwrap_or_else(|| node_id.to_owned());
+        let pod = config.pod(node_id);
         let base = config.url().ok_or(LabelError::NoUrl)?;
         let url =
             format!("{}/api/v1/namespaces/{}/pods/{pod}", base.trim_end_matches('/'), config.namespace()?);
@@ -251,31 +278,29 @@ pub fn start(node: &Arc<Node>, config: &KubernetesConfig, node_id: &str, tasks: 
 
 async fn keep(node: &Node, pod: &Pod) {
     let is_active = || node.running().is_some_and(|running| running.hub.cluster.view().active.is_some());
-    let mut written: Option<(bool, Instant)> = None;
-    let mut failing = String::new();
+    let clock = MonoClock::new();
+    let mut label = Label::new(Timing::default());
+    // Each sort of failure is told once, until it works again.
+    let mut failing = None;
     loop {
         let active = is_active();
-        if written.is_some_and(|(value, at)| value == active && at.elapsed() < REFRESH) {
+        if !label.is_due(clock.now(), active) {
             sleep(LOOK_EVERY).await;
             continue;
         }
         match pod.label(active).await {
             Ok(()) => {
-                if !failing.is_empty() {
+                label.written(clock.now(), active);
+                if failing.take().is_some() {
                     tracing::info!(active, "the pod is labelled again");
-                    failing.clear();
                 }
-                written = Some((active, Instant::now()));
             }
             Err(error) => {
-                // It may have got there all the same, so nothing is known of the label any more.
-                written = None;
-                let text = error.to_string();
-                if text != failing {
-                    tracing::warn!(error = text, "the pod is not labelled; it is tried again");
-                    failing = text;
+                label.failed(clock.now());
+                if failing.replace(error.kind()) != Some(error.kind()) {
+                    let error: &(dyn std::error::Error + 'static) = &error;
+                    tracing::warn!(error, "the pod is not labelled; it is tried again");
                 }
-                sleep(AGAIN_AFTER).await;
             }
         }
     }
@@ -291,6 +316,17 @@ mod tests {
         assert!(is_safe("http://127.0.0.1:8001") && is_safe("http://[::1]:8001"));
         for url in ["http://10.0.0.1", "http://kubernetes.default", "10.0.0.1:443", "ftp://127.0.0.1", ""] {
             assert!(!is_safe(url), "{url}");
+        }
+    }
+
+    #[test]
+    fn only_names_of_kubernetes_stand_in_a_path() {
+        for good in ["hub-0", "0", "hub-0.databases", &"a".repeat(253)] {
+            assert!(is_name(good), "{good}");
+        }
+        for bad in ["", "Hub", "hub_0", "-hub", "hub-", "a/b", "..", "a..b", "a?x", "hub 0", &"a".repeat(254)]
+        {
+            assert!(!is_name(bad), "{bad}");
         }
     }
 }

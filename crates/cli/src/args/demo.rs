@@ -13,7 +13,7 @@ pub enum Demo {
     /// node was active, when each way to a login worked again, and how many logins failed.
     #[command(
         after_help = "Examples:\n  HOLDFAST_DEV_POSTGRES=postgresql://postgres:PASSWORD@127.0.0.1:5432/postgres holdfast demo failover\n  \
-        holdfast demo failover -platform=/tmp/holdfast-dev-XXXXXX -json\n\n\
+        holdfast demo failover -platform=/tmp/holdfast-dev-4A9ygt -json\n\n\
         Exit codes: 0 everything worked again \u{b7} 1 wrong use, or the platform could not be started \u{b7} \
         2 something did not work again within a minute"
     )]

@@ -9,7 +9,7 @@ use std::process::ExitCode;
 use anyhow::{Result, anyhow};
 
 use crate::args::{Demo, FailoverArgs};
-use crate::dev::interrupted;
+use crate::dev::Interrupts;
 use crate::dev::platform::{Card, Platform};
 use crate::output::{Failure, Printer};
 
@@ -21,13 +21,12 @@ pub fn run(demo: Demo, print: Printer) -> Result<ExitCode, Failure> {
 }
 
 async fn failover(args: FailoverArgs, print: Printer) -> Result<ExitCode, Failure> {
-    let stop = interrupted()?;
-    tokio::pin!(stop);
+    let mut stop = Interrupts::listen()?;
     if let Some(home) = &args.platform {
         let card = Card::read(home)?;
         return tokio::select! {
             shown = failover::show(&card, print) => shown,
-            () = &mut stop => Err(anyhow!("interrupted").into()),
+            () = stop.next() => Err(anyhow!("interrupted").into()),
         };
     }
     let dev = args.own_platform();
@@ -41,9 +40,9 @@ async fn failover(args: FailoverArgs, print: Printer) -> Result<ExitCode, Failur
     let mut platform = Platform::prepare(&dev)?;
     let shown = tokio::select! {
         shown = on_own(&mut platform, &dev, print) => shown,
-        () = &mut stop => Err(anyhow!("interrupted").into()),
+        () = stop.next() => Err(anyhow!("interrupted").into()),
     };
-    platform.stop(print).await;
+    platform.stop(print, &mut stop).await;
     shown
 }
 

@@ -14,6 +14,7 @@ mod watch;
 use std::process::ExitCode;
 
 use anyhow::Result;
+use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use crate::args::DevArgs;
 use crate::output::{Failure, Printer};
@@ -26,19 +27,18 @@ pub fn run(args: DevArgs, print: Printer) -> Result<ExitCode, Failure> {
 }
 
 async fn serve(args: DevArgs, print: Printer) -> Result<ExitCode, Failure> {
-    let stop = interrupted()?;
-    tokio::pin!(stop);
+    let mut stop = Interrupts::listen()?;
     let mut platform = Platform::prepare(&args)?;
     let started = tokio::select! {
         ready = platform.start(&args, print) => Some(ready),
-        () = &mut stop => None,
+        () = stop.next() => None,
     };
     let outcome = match started {
         Some(Ok(ready)) => {
             announce::all(&args, &platform, &ready, print);
             tokio::select! {
                 outcome = watch::run(&mut platform, &ready, print) => outcome,
-                () = &mut stop => Ok(()),
+                () = stop.next() => Ok(()),
             }
         }
         Some(Err(error)) => Err(error),
@@ -50,22 +50,39 @@ async fn serve(args: DevArgs, print: Printer) -> Result<ExitCode, Failure> {
             false => format!("\nStopping everything; its data stays in {} …", platform.home().display()),
         });
     }
-    platform.stop(print).await;
+    platform.stop(print, &mut stop).await;
     outcome?;
     Ok(ExitCode::SUCCESS)
 }
 
-/// Resolves with the first interrupt, request to end or loss of the terminal; from this call on they do not end the
-/// process by themselves.
-pub fn interrupted() -> Result<impl Future<Output = ()>, Failure> {
-    let mut interrupt = tokio::signal::unix::signal(tokio::signal::unix::SignalKind::interrupt())?;
-    let mut terminate = tokio::signal::unix::signal(tokio::signal::unix::SignalKind::terminate())?;
-    let mut hangup = tokio::signal::unix::signal(tokio::signal::unix::SignalKind::hangup())?;
-    Ok(async move {
+/// Interrupts, requests to end and losses of the terminal; while this is kept they do not end the process by themselves.
+pub struct Interrupts {
+    interrupt: Signal,
+    terminate: Signal,
+    hangup: Signal,
+}
+
+impl Interrupts {
+    pub fn listen() -> Result<Self, Failure> {
+        Ok(Self {
+            interrupt: signal(SignalKind::interrupt())?,
+            terminate: signal(SignalKind::terminate())?,
+            hangup: signal(SignalKind::hangup())?,
+        })
+    }
+
+    /// Resolves with the next of them.
+    pub async fn next(&mut self) {
         tokio::select! {
-            _ = interrupt.recv() => {}
-            _ = terminate.recv() => {}
-            _ = hangup.recv() => {}
+            _ = self.interrupt.recv() => {}
+            _ = self.terminate.recv() => {}
+            _ = self.hangup.recv() => {}
         }
-    })
+    }
+
+    /// Resolves with the next interrupt: somebody at a terminal has no more patience. Not with the others, which a
+    /// script that is ended itself passes on behind the first one.
+    pub async fn impatient(&mut self) {
+        self.interrupt.recv().await;
+    }
 }

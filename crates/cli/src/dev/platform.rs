@@ -9,6 +9,7 @@ use anyhow::{Context, Result};
 use secrecy::{ExposeSecret, SecretString};
 use serde::{Deserialize, Serialize};
 
+use super::Interrupts;
 use super::cleanup::Cleanup;
 use super::nodes::{Node, Nodes};
 use super::process;
@@ -174,20 +175,27 @@ impl Platform {
     }
 
     /// Ends everything, the spokes first; the data directory goes when the platform is dropped, if it is temporary.
-    pub async fn stop(&mut self, print: Printer) {
+    /// An interrupt meanwhile leaves the logins where they are, and says so.
+    pub async fn stop(&mut self, print: Printer, interrupts: &mut Interrupts) {
         let _ = std::fs::remove_file(self.home.join(CARD));
         if self.is_temporary() {
-            self.revoke(print).await;
+            self.revoke(print, interrupts).await;
         }
         process::stop(self.spokes.daemons().collect(), GRACE).await;
         process::stop(self.nodes.daemons().collect(), GRACE).await;
     }
 
     /// Removes the users that are still in the database: with the data goes the memory of them, and they would stay.
-    async fn revoke(&mut self, print: Printer) {
+    async fn revoke(&mut self, print: Printer, interrupts: &mut Interrupts) {
         let Some(cleanup) = self.issuing.take() else { return };
-        print.progress("Removing the logins from the database …");
-        let Err(why) = cleanup.run().await else { return };
+        print.progress("Removing the logins from the database; Ctrl-C leaves them there …");
+        let why = tokio::select! {
+            done = cleanup.run() => match done {
+                Ok(()) => return,
+                Err(why) => why,
+            },
+            () = interrupts.impatient() => "interrupted".to_owned(),
+        };
         print.note(format!("WARNING: logins may be left in the database, for ever: {why}"));
     }
 }

@@ -6,6 +6,7 @@
 use std::time::Duration;
 
 use holdfast_core::Term;
+use holdfast_core::time::doubling;
 use tokio::time::{Instant, timeout_at};
 
 use crate::hub::Hub;
@@ -47,7 +48,7 @@ where
     F: Future<Output = Asked<T>>,
 {
     let mut views = hub.cluster.watch();
-    let mut pause = FIRST_PAUSE;
+    let mut attempt = 0;
     loop {
         views.mark_unchanged();
         let why = match place(hub) {
@@ -58,11 +59,11 @@ where
                 Err(_) => return Err("the active node did not answer in time"),
             },
         };
-        let again = Instant::now() + pause;
+        let again = Instant::now() + doubling(FIRST_PAUSE, LONGEST_PAUSE, attempt);
         if again >= deadline {
             return Err(why);
         }
-        pause = (pause * 2).min(LONGEST_PAUSE);
+        attempt = attempt.saturating_add(1);
         // A new view is looked at at once; one that ends changes no more.
         if let Ok(Err(_)) = timeout_at(again, views.changed()).await {
             tokio::time::sleep_until(again).await;

@@ -125,6 +125,25 @@ pub async fn renew(
     Ok(client.renew_cert(request).await?.into_inner())
 }
 
+/// Asks for new certificates on one connection until the node answers on it no more; the answers' codes.
+pub async fn renew_until_cut(credentials: &Credentials, node: usize, port: u16) -> Vec<tonic::Code> {
+    let channel = channel(credentials, node, port).await;
+    let mut client = SpokeGatewayClient::with_origin(channel, http::Uri::from_static("https://hub"));
+    let mut codes = Vec::new();
+    let cut = async {
+        loop {
+            let refused = client.renew_cert(proto::RenewCertRequest::default()).await.unwrap_err();
+            // What the connection itself fails with has a source; what the node says has none.
+            if std::error::Error::source(&refused).is_some() {
+                return;
+            }
+            codes.push(refused.code());
+        }
+    };
+    tokio::time::timeout(SOON, cut).await.expect("the connection stays open");
+    codes
+}
+
 pub fn hello(epoch: u64, boot: u8) -> proto::SpokeFrame {
     let hello = proto::Hello {
         protocol: 1,

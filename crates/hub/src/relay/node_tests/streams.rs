@@ -122,6 +122,9 @@ async fn a_denied_spoke_is_gone_from_every_node() {
         let csr = crate::relay::tests::csr("spoke-1").0;
         let refused = super::spoke::renew(&credentials, node, world.port, csr).await.unwrap_err();
         assert_eq!((refused.code(), refused.message()), (Code::PermissionDenied, ended.message()));
+        // It takes no place beside the spokes that may be there.
+        let told = super::spoke::renew_until_cut(&credentials, node, world.port).await;
+        assert!(!told.is_empty() && told.iter().all(|code| *code == Code::PermissionDenied), "{told:?}");
     }
 }
 
