@@ -44,7 +44,7 @@ pub(super) struct Core {
     pub gate: Arc<Gate>,
     pub log: LogStore,
     pub state: StateHandle,
-    pub peers: Peers,
+    pub peers: Arc<Peers>,
     pub elector: Elector,
     pub proposals: mpsc::Sender<Waiting>,
     pub step_down: mpsc::Sender<Ask>,
@@ -113,7 +113,12 @@ impl Core {
         self.gate.set_own(id);
         self.elector.begin(self.gate.now(), id, self.timing);
         let config = self.timing.library().validate().map_err(|error| OpenError::Start(Box::new(error)))?;
-        let network = Network { own: id, pool: self.pool.clone(), gate: Arc::clone(&self.gate) };
+        let network = Network {
+            own: id,
+            pool: self.pool.clone(),
+            gate: Arc::clone(&self.gate),
+            peers: Arc::clone(&self.peers),
+        };
         let raft = Raft::new(id, Arc::new(config), network, self.log.clone(), self.state.clone())
             .await
             .map_err(|error| OpenError::Start(Box::new(error)))?;

@@ -9,8 +9,9 @@ use openraft::network::{Backoff, RPCOption, RaftNetwork, RaftNetworkFactory};
 use openraft::raft::InstallSnapshotResponse;
 
 use super::gate::Gate;
+use super::peers::Peers;
 use super::rpc::{self, Append, Appended, AskVote, CallError, Method, Piece, SnapshotAnswer, To, Voted};
-use super::types::{Peer, TypeConfig};
+use super::types::{LogId, Peer, TypeConfig};
 
 /// Pause before an unreachable member is tried again: shorter than an election, long enough not to spin.
 const BACKOFF: Duration = Duration::from_millis(100);
@@ -23,6 +24,7 @@ pub(super) struct Network {
     pub own: u64,
     pub pool: PeerPool,
     pub gate: Arc<Gate>,
+    pub peers: Arc<Peers>,
 }
 
 /// The way to one member.
@@ -61,15 +63,43 @@ fn failure<E: std::error::Error>(error: &CallError) -> RPCError<u64, Peer, E> {
     }
 }
 
-impl RaftNetwork<TypeConfig> for Link {
-    async fn append_entries(&mut self, message: Append, _option: RPCOption) -> Result<Appended, Failure> {
+impl Link {
+    async fn append(&self, message: &Append) -> Result<Appended, Failure> {
         let (sent, term) = (self.network.gate.now(), message.vote.leader_id.term);
-        let answer: Appended = self.call(Method::Append, &message).await.map_err(|error| failure(&error))?;
+        let answer: Appended = self.call(Method::Append, message).await.map_err(|error| failure(&error))?;
         // A conflict is about the log; it too comes from a follower that takes us for its leader.
         if !matches!(answer, Appended::HigherVote(_)) {
             self.network.gate.acknowledged(self.to.id, term, sent);
         }
         Ok(answer)
+    }
+}
+
+/// The question whether a member has the entries of a message, in their place, when it said that its log reaches as far.
+///
+/// A new leader looks for the place where a follower's log ends by halves, and each look carries entries: hundreds
+/// that the follower has, many times over, before it gets the one that opens the gate. An append without entries says
+/// as much when the last of them is what it comes after. A follower that has another one there refuses it, as it
+/// would have replaced it.
+fn whether_held(message: &Append, held: Option<LogId>) -> Option<Append> {
+    let last = message.entries.last()?.log_id;
+    (held?.index >= last.index).then(|| Append {
+        vote: message.vote,
+        prev_log_id: Some(last),
+        entries: Vec::new(),
+        leader_commit: message.leader_commit,
+    })
+}
+
+impl RaftNetwork<TypeConfig> for Link {
+    async fn append_entries(&mut self, message: Append, _option: RPCOption) -> Result<Appended, Failure> {
+        if let Some(question) = whether_held(&message, self.network.peers.last(self.to.id)) {
+            match self.append(&question).await? {
+                Appended::Conflict => {}
+                answer => return Ok(answer),
+            }
+        }
+        self.append(&message).await
     }
 
     async fn install_snapshot(
@@ -92,5 +122,42 @@ impl RaftNetwork<TypeConfig> for Link {
 
     fn backoff(&self) -> Backoff {
         Backoff::new(std::iter::repeat(BACKOFF))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use openraft::{CommittedLeaderId, EntryPayload, Vote};
+
+    use super::super::types::Entry;
+    use super::*;
+
+    fn at(term: u64, index: u64) -> LogId {
+        LogId::new(CommittedLeaderId::new(term, 0), index)
+    }
+
+    fn message(indices: std::ops::Range<u64>) -> Append {
+        let entry = |index| Entry { log_id: at(3, index), payload: EntryPayload::Blank };
+        Append {
+            vote: Vote::new_committed(4, 1),
+            prev_log_id: Some(at(3, indices.start - 1)),
+            entries: indices.map(entry).collect(),
+            leader_commit: Some(at(3, 9)),
+        }
+    }
+
+    #[test]
+    fn entries_that_a_member_may_have_are_asked_for_before_they_are_sent() {
+        let question = whether_held(&message(5..8), Some(at(3, 7))).unwrap();
+        assert_eq!((question.prev_log_id, question.entries.len()), (Some(at(3, 7)), 0));
+        assert_eq!((question.vote, question.leader_commit), (Vote::new_committed(4, 1), Some(at(3, 9))));
+        assert!(
+            whether_held(&message(5..8), Some(at(2, 9))).is_some(),
+            "it may have others there: it will say"
+        );
+        for held in [None, Some(at(3, 6))] {
+            assert!(whether_held(&message(5..8), held).is_none(), "{held:?}");
+        }
+        assert!(whether_held(&message(5..5), Some(at(3, 7))).is_none(), "a heartbeat asks nothing");
     }
 }

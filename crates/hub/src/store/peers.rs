@@ -12,6 +12,7 @@ use parking_lot::Mutex;
 
 use super::core::Core;
 use super::rpc::{self, Method, Pong, RAFT_ALPN, Status, To, Tolerant};
+use super::types::LogId;
 use crate::cluster::NodeAddress;
 
 /// How long a ping may take.
@@ -58,6 +59,11 @@ struct Ended {
 impl Peers {
     pub(super) fn known(&self, id: u64) -> Option<Known> {
         self.table.lock().get(&id).and_then(|slot| slot.known.clone())
+    }
+
+    /// The end of the peer's log, as it said last.
+    pub(super) fn last(&self, id: u64) -> Option<LogId> {
+        self.table.lock().get(&id)?.known.as_ref()?.status.last
     }
 
     /// A ping of the peer came in: one that moved is heard of before it can be reached.

@@ -22,7 +22,6 @@ use super::elector::{self, Elector};
 use super::gate::{Gate, StoreObserver};
 use super::health::Health;
 use super::log::LogStore;
-use super::peers::Peers;
 use super::service::RaftService;
 use super::state::StateHandle;
 use super::timing::RaftTiming;
@@ -104,7 +103,7 @@ pub async fn open(options: OpenStore) -> Result<RaftStore, OpenError> {
         gate,
         log,
         state,
-        peers: Peers::default(),
+        peers: Arc::default(),
         proposals,
         step_down,
         changing: Mutex::new(()),
