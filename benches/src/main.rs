@@ -28,12 +28,15 @@ struct Args {
     /// Fewer rounds, to see that everything runs.
     #[arg(long)]
     quick: bool,
+    /// So many minutes in which everything comes and goes, the second part of P-12, instead of all rows.
+    #[arg(long, value_name = "MINUTES")]
+    churn: Option<u64>,
 }
 
 fn main() {
     let args = Args::parse();
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
     match args.role {
-        Role::Hub => runtime.block_on(hub::run(&args.only, args.quick)),
+        Role::Hub => runtime.block_on(hub::run(&args.only, args.quick, args.churn)),
     }
 }

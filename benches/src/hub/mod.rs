@@ -1,5 +1,6 @@
 //! The hub's rows.
 
+mod churn;
 mod creds;
 mod failover;
 mod idle;
@@ -12,9 +13,10 @@ use std::time::Duration;
 
 use crate::report::{Row, publish};
 
-/// Measures what was asked for.
-pub async fn run(only: &[String], quick: bool) {
-    let wanted = |id: &str| only.is_empty() || only.iter().any(|o| o.eq_ignore_ascii_case(id));
+/// Measures what was asked for: rows, or so many minutes of churn.
+pub async fn run(only: &[String], quick: bool, churn: Option<u64>) {
+    let wanted =
+        |id: &str| (only.is_empty() && churn.is_none()) || only.iter().any(|o| o.eq_ignore_ascii_case(id));
     let mut rows: Vec<Row> = Vec::new();
     if wanted("P-01") {
         rows.extend(failover::kill(if quick { 2 } else { 30 }).await);
@@ -50,6 +52,9 @@ pub async fn run(only: &[String], quick: bool) {
     }
     if wanted("P-12") {
         rows.extend(idle::cost(quick).await);
+    }
+    if let Some(minutes) = churn {
+        rows.extend(churn::level(Duration::from_secs(60 * minutes)).await);
     }
     publish("hub", &rows);
 }
