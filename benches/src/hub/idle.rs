@@ -27,7 +27,7 @@ async fn busiest(cluster: &mut Cluster, time: Duration) -> f64 {
     shares.fold(0.0, f64::max)
 }
 
-/// P-12, but for the hour of churn.
+/// P-12; its hour of churn is `churn.rs`.
 pub async fn cost(quick: bool) -> Vec<Row> {
     let time = Duration::from_secs(if quick { 3 } else { 60 });
     let mut cluster = fleet::cluster().await;
