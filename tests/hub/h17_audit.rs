@@ -2,9 +2,10 @@
 
 use std::path::Path;
 
+use holdfast_tests::cli::Cli;
 use holdfast_tests::db::{ADMIN_PASSWORD, PostgresServer};
 use holdfast_tests::eventually_async;
-use holdfast_tests::hub::{Cluster, PATIENCE};
+use holdfast_tests::hub::{Cluster, Options, PATIENCE};
 use holdfast_tests::oracle::{Login, leases, settled};
 use nix::sys::signal::Signal;
 use serde_json::{Value, json};
@@ -192,4 +193,44 @@ async fn one_device_that_writes_is_enough_and_a_stuck_one_delays_once() {
     assert!(!failures.ends_with(" 0") && !failures.is_empty(), "{failures}");
     api.delete("sys/audit/stuck").await.expect(204);
     assert!(api.get("sys/audit").await.expect(200).data().get("stuck/").is_none());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_node_that_cannot_record_says_so_at_once_and_a_device_holds_up_no_seal() {
+    let mut cluster = Cluster::start_with(Options { nodes: 1, ..Options::default() }).await;
+    let api = cluster.api(0);
+    let dir = cluster.dir().join("audit");
+    let file = dir.join("audit.log");
+    let device = json!({"type": "file", "options": {"file_path": file}});
+    let refused = api.put("sys/audit/main", device.clone()).await.expect(400);
+    assert!(refused.errors()[0].contains(file.to_str().unwrap()), "{}", refused.body);
+    std::fs::create_dir(&dir).unwrap();
+    api.put("sys/audit/main", device).await.expect(204);
+    assert_eq!(api.get("sys/seal-status").await.body["audit_working"], Value::Null);
+
+    cluster.nodes[0].process().signal(Signal::SIGTERM);
+    cluster.nodes[0].process().wait(PATIENCE);
+    assert!(!cluster.nodes[0].log().contains("were cut"), "{}", cluster.log_ends(20));
+
+    std::fs::remove_dir_all(&dir).unwrap();
+    cluster.nodes[0].start();
+    cluster.nodes[0].wait_listening().await;
+    cluster.unseal(&cluster.nodes[0]).await;
+    let known = || async { (api.get("sys/seal-status").await.body["audit_working"] == false).then_some(()) };
+    eventually_async(PATIENCE, "the node knows that it cannot record", known).await;
+    let log = cluster.nodes[0].log();
+    let told = log.lines().find(|line| line.contains("the audit file cannot be opened")).unwrap_or_default();
+    assert!(told.contains("ERROR") && told.contains(file.to_str().unwrap()), "{log}");
+    let cli = Cli::new(&cluster.nodes[0].url()).with_token(&cluster.root);
+    let shown = cli.run("status").await.expect(0);
+    assert!(
+        shown.out.lines().any(|line| line.starts_with("Audit Working") && line.ends_with("false")),
+        "{shown:?}"
+    );
+    cluster.active().await;
+    let refused = cli.run("secrets list").await.expect(2);
+    assert!(refused.err.contains("no audit device took the entry"), "{}", refused.err);
+    std::fs::create_dir(&dir).unwrap();
+    let works = || async { (cli.run("secrets list").await.code == 0).then_some(()) };
+    eventually_async(PATIENCE, "the device works again", works).await;
 }

@@ -90,6 +90,9 @@ async fn a_new_cluster_takes_over_secrets_and_leases() {
     let login = Login::issue(&api, "database/creds/app").await.expect("a login");
     let token = api.put("auth/token/create", json!({"ttl": "1h"})).await.expect(200);
     let token = token.body["auth"]["client_token"].as_str().unwrap().to_owned();
+    // The new cluster meets a device in the backup, under keys that it does not have yet.
+    let audit = old.dir().join("audit.log");
+    api.put("sys/audit/file", json!({"type": "file", "options": {"file_path": audit}})).await.expect(204);
     let cli = Cli::new(&old.nodes[1].url()).with_token(&old.root);
     cli.run("operator raft snapshot save backup.gz").await.expect(0);
     let bytes = std::fs::read(cli.home().join("backup.gz")).unwrap();

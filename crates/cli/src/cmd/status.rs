@@ -33,7 +33,7 @@ pub fn print_seal(session: &Session, answer: &Answer) {
 }
 
 fn rows(body: &Map<String, Value>) -> Vec<(String, Value)> {
-    const ROWS: [(&str, &str); 14] = [
+    const ROWS: [(&str, &str); 15] = [
         ("type", "Seal Type"),
         ("initialized", "Initialized"),
         ("sealed", "Sealed"),
@@ -48,6 +48,7 @@ fn rows(body: &Map<String, Value>) -> Vec<(String, Value)> {
         ("leader_address", "Active Node Address"),
         ("raft_committed_index", "Raft Committed Index"),
         ("raft_applied_index", "Raft Applied Index"),
+        ("audit_working", "Audit Working"),
     ];
     let shown =
         ROWS.iter().filter_map(|(key, label)| body.get(*key).map(|v| ((*label).to_owned(), v.clone())));

@@ -198,6 +198,12 @@ fn seal_status(node: &Arc<Node>) -> Response {
         map.insert("cluster_name".to_owned(), seal.cluster_name.into());
         map.insert("cluster_id".to_owned(), seal.cluster_id.into());
     }
+    // Only then: who knows the body from elsewhere finds it as it is there.
+    if let (Some(map), State::Unsealed(running)) = (body.as_object_mut(), &state)
+        && !running.hub.audit.works()
+    {
+        map.insert("audit_working".to_owned(), false.into());
+    }
     Response::json(200, body)
 }
 

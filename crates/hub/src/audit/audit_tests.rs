@@ -6,11 +6,14 @@ use std::path::Path;
 use serde_json::{Value, json};
 
 use super::*;
+use crate::barrier::keyring::SecretKey;
+use crate::barrier::seal::{SealPublic, SealType};
 use crate::barrier::{Barrier, Keyring};
 use crate::error::ApiError;
 use crate::logical::{Operation, Response};
 use crate::metrics::DeviceState;
 use crate::store::memory::MemoryStore;
+use crate::store::{Batch, Op};
 use crate::testing;
 
 const SOON: Duration = Duration::from_secs(10);
@@ -217,4 +220,72 @@ async fn reopening_follows_a_rotated_file() {
     audit.reopen();
     record(&audit).await.unwrap();
     assert_eq!(lines(&path).len(), 1);
+}
+
+#[tokio::test]
+async fn a_file_that_cannot_be_opened_is_known_before_there_is_anything_to_record() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("absent").join("audit.log");
+    let audit = audit(SOON);
+    assert!(audit.works(), "no device is none that failed");
+    enable(&audit, "main", json!({"file_path": path.to_str().unwrap()})).await;
+    assert!(audit.enabled().unwrap());
+    eventually("the device is known to fail", async || !audit.works()).await;
+    let refused = record(&audit).await.unwrap_err();
+    assert!(refused.warnings[0].contains("no audit device took the entry"), "{:?}", refused.warnings);
+}
+
+#[tokio::test]
+async fn the_end_of_the_group_ends_a_device_behind_its_last_line() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("audit.log");
+    let audit = audit(SOON);
+    enable(&audit, "main", json!({"file_path": path.to_str().unwrap()})).await;
+    let devices = audit.devices().unwrap();
+    let waiting: Vec<_> = (0..100).map(|_| devices[0].offer(Bytes::from_static(b"{}\n")).unwrap()).collect();
+    audit.tasks.stop(SOON).await.unwrap();
+    assert_eq!(lines(&path).len(), 100);
+    for taken in waiting {
+        assert!(taken.await.unwrap());
+    }
+    assert!(record(&audit).await.is_err(), "what comes later is refused");
+}
+
+fn seal(cluster_id: &str) -> SealRecord {
+    let public = SealPublic {
+        cluster_id: cluster_id.into(),
+        cluster_name: "n".into(),
+        seal: SealType::Shamir,
+        shares: 1,
+        threshold: 1,
+        wrapped_root: None,
+    };
+    let (root, keyring) = (SecretKey::random().unwrap(), Keyring::generate().unwrap());
+    SealRecord::new(public, &root, &keyring, b"identity").unwrap()
+}
+
+/// A restore replaces the store below a node that still has its own keys, in the middle of the request that asked for it.
+#[tokio::test]
+async fn after_a_restore_of_another_clusters_backup_the_devices_stay() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("audit.log");
+    let (own, restored) = (seal("own"), seal("restored"));
+    for devices in [0, 1] {
+        let audit = audit(SOON).under(own.clone());
+        let store = Arc::clone(audit.storage().store());
+        let put = async |key: &str, value: Vec<u8>| {
+            let op = Op::Put { key: key.into(), value };
+            store.commit(Batch { conditions: vec![], ops: vec![op] }).await.unwrap();
+        };
+        put(STORE_KEY, own.to_bytes().unwrap()).await;
+        if devices > 0 {
+            enable(&audit, "main", json!({"file_path": path.to_str().unwrap()})).await;
+        }
+        record(&audit).await.unwrap();
+        put(STORE_KEY, restored.to_bytes().unwrap()).await;
+        put(&format!("{DEVICES}theirs/"), b"under other keys".to_vec()).await;
+        record(&audit).await.unwrap();
+        let recorded = if devices > 0 { lines(&path).len() } else { 0 };
+        assert_eq!(recorded, 2 * devices);
+    }
 }

@@ -1,8 +1,8 @@
-//! Where the lines of a `file` device go: a file that is opened when first needed and again when told.
+//! Where the lines of a `file` device go: a file that is opened at the start and again when told.
 
 use std::fs::{File, OpenOptions, Permissions};
 use std::io::{self, Write};
-use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
+use std::os::unix::fs::{FileTypeExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 use super::entry::DeviceEntry;
@@ -30,6 +30,16 @@ impl Sink {
             path => Target::File(path.into()),
         };
         Self { target, mode: entry.options.mode, open: None, torn: false }
+    }
+
+    /// Opens the file, unless that could block: a pipe is opened with the first line.
+    pub(super) fn open(&mut self) -> io::Result<()> {
+        if let Target::File(path) = &self.target
+            && !is_pipe(path)
+        {
+            self.open = Some(open(path, self.mode)?);
+        }
+        Ok(())
     }
 
     /// Forgets the open file: the next write opens it by name.
@@ -78,15 +88,15 @@ fn append(file: &mut File, bytes: &[u8]) -> Result<usize, (usize, io::Error)> {
 
 /// Opens what a device would write to, unless that is no file or one that could block.
 pub(super) fn check(path: &str, mode: u32) -> io::Result<()> {
-    use std::os::unix::fs::FileTypeExt;
-    if matches!(path, "stdout" | "discard") {
+    let path = Path::new(path);
+    if matches!(path.to_str(), Some("stdout" | "discard")) || is_pipe(path) {
         return Ok(());
     }
-    let path = Path::new(path);
-    match std::fs::metadata(path) {
-        Ok(found) if found.file_type().is_fifo() => Ok(()),
-        _ => open(path, mode).map(drop),
-    }
+    open(path, mode).map(drop)
+}
+
+fn is_pipe(path: &Path) -> bool {
+    std::fs::metadata(path).is_ok_and(|found| found.file_type().is_fifo())
 }
 
 /// Opens the file for appending; only its owner may read it unless the device says otherwise.

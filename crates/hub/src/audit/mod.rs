@@ -19,10 +19,11 @@ use parking_lot::Mutex;
 use tokio::time::{Instant, timeout_at};
 
 use crate::auth::token::Token;
+use crate::barrier::seal::{STORE_KEY, SealRecord};
 use crate::cached::Cached;
 use crate::error::ApiError;
 use crate::logical::{Request, Response};
-use crate::metrics::Metrics;
+use crate::metrics::{DeviceState, Metrics};
 use crate::relay::work::Work;
 use crate::storage::{Storage, StorageError};
 use crate::wall;
@@ -66,6 +67,8 @@ pub struct Audit {
     tasks: Tasks,
     metrics: Metrics,
     write_timeout: Duration,
+    /// The seal that this node opened.
+    seal: Option<SealRecord>,
     /// Running devices by path: kept over a reload when their configuration did not change.
     running: Mutex<BTreeMap<String, Arc<Device>>>,
     devices: Cached<Vec<Arc<Device>>>,
@@ -80,7 +83,14 @@ impl Audit {
     /// Over the whole store. `write_timeout` is what one device may take for one entry.
     pub fn with(storage: Storage, tasks: Tasks, metrics: Metrics, write_timeout: Duration) -> Self {
         let devices = Cached::watching(&storage, &[DEVICES]);
-        Self { storage, tasks, metrics, write_timeout, running: Mutex::default(), devices }
+        Self { storage, tasks, metrics, write_timeout, seal: None, running: Mutex::default(), devices }
+    }
+
+    /// The same for a node that opened this seal. Once the store holds another one, after a restore, what is stored is
+    /// not for this node's keys: its devices stay as they are until the node went over to that seal.
+    #[must_use]
+    pub fn under(self, seal: SealRecord) -> Self {
+        Self { seal: Some(seal), ..self }
     }
 
     /// The store below.
@@ -91,6 +101,12 @@ impl Audit {
     /// Whether any device is enabled.
     pub fn enabled(&self) -> Result<bool, ApiError> {
         Ok(!self.devices()?.is_empty())
+    }
+
+    /// Whether requests can be recorded as far as this node knows: no device is enabled, or one did not fail.
+    pub fn works(&self) -> bool {
+        let running = self.running.lock();
+        running.is_empty() || running.values().any(|device| device.state() == DeviceState::Working)
     }
 
     /// Makes every device open its file anew, after a rotation.
@@ -117,7 +133,10 @@ impl Audit {
             Ok(Some(Err(error))) => error.to_string(),
             Ok(None) | Err(_) => "the file does not answer".to_owned(),
         };
-        Err(ApiError::invalid(format!("the audit file cannot be written: {error}")))
+        Err(ApiError::invalid(format!(
+            "the audit file {:?} cannot be written: {error}",
+            entry.options.file_path
+        )))
     }
 
     async fn record(&self, stage: Stage, entry: &AuditEntry<'_>) -> Result<(), ApiError> {
@@ -134,7 +153,7 @@ impl Audit {
         let missed = taken.iter().filter(|taken| !**taken).count();
         self.metrics.audit_failures.inc_by(u64::try_from(missed).unwrap_or(u64::MAX));
         if missed == taken.len() {
-            return Err(ApiError::internal(NotAudited));
+            return Err(refused());
         }
         Ok(())
     }
@@ -172,6 +191,9 @@ impl Audit {
         self.devices.load(|| {
             // Read under the lock: of two loads at once the later one ends with the newer configuration.
             let mut running = self.running.lock();
+            if self.is_replaced()? {
+                return Ok(running.values().cloned().collect());
+            }
             let stored = self.storage.scan::<DeviceEntry>(DEVICES, None, usize::MAX)?;
             let devices: Vec<_> =
                 stored.into_iter().map(|(_, stored)| self.keep_or_start(&running, stored.value)).collect();
@@ -180,12 +202,26 @@ impl Audit {
         })
     }
 
+    /// Whether a restore brought another seal, and so data under other keys.
+    fn is_replaced(&self) -> Result<bool, StorageError> {
+        let Some(seal) = &self.seal else { return Ok(false) };
+        let Some(found) = self.storage.store().read(STORE_KEY)? else { return Ok(false) };
+        Ok(SealRecord::from_bytes(STORE_KEY, &found.value).map_or(true, |stored| stored != *seal))
+    }
+
     fn keep_or_start(&self, running: &BTreeMap<String, Arc<Device>>, entry: DeviceEntry) -> Arc<Device> {
         match running.get(&entry.path).filter(|device| *device.entry() == entry) {
             Some(device) => Arc::clone(device),
             None => Device::start(entry, &self.tasks, self.metrics.clone()),
         }
     }
+}
+
+/// The text of the error is the contract of clients; why stands beside it.
+fn refused() -> ApiError {
+    let mut error = ApiError::internal(NotAudited);
+    error.warnings.push(format!("{NotAudited}: nothing is done that cannot be recorded"));
+    error
 }
 
 /// Whether the device took the line by the deadline.

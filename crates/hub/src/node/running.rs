@@ -66,7 +66,7 @@ impl Running {
         let door = Arc::clone(&opening.relay);
         let opened = shared.backend.open(opening).await?;
         let barrier = Barrier::opened(keyring);
-        let hub = services(shared, &opened, &barrier, metrics, &tasks);
+        let hub = services(shared, &opened, (&record, &barrier), metrics, &tasks);
         crate::relay::start::start(&hub, Arc::clone(&opened.peers), &door, &tasks);
         let gates = Arc::new(Gates::new(Arc::clone(&hub), &tasks));
         let hold = shared.config.limits.forward_hold.get();
@@ -145,7 +145,7 @@ impl Running {
 fn services(
     shared: &Shared,
     opened: &Opened,
-    barrier: &Arc<Barrier>,
+    (record, barrier): (&SealRecord, &Arc<Barrier>),
     metrics: Metrics,
     tasks: &Tasks,
 ) -> Arc<Hub> {
@@ -177,7 +177,8 @@ fn services(
             tasks.child("audit"),
             metrics.clone(),
             config.audit.write_timeout.get(),
-        ),
+        )
+        .under(record.clone()),
         quotas: Quotas::with_metrics(storage.clone(), metrics.clone()),
         relay: Relay::new(&storage, config.relay.clone()),
         metrics,
