@@ -8,6 +8,8 @@ mod fields;
 mod mask;
 mod view;
 
+pub use view::FIELDS as CONFIG_FIELDS;
+
 use std::fmt;
 use std::time::Duration;
 

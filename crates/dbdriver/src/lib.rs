@@ -22,7 +22,7 @@ pub mod wire;
 
 use std::sync::Arc;
 
-pub use config::{ConfigError, DriverConfig, PasswordAuthentication, PluginName};
+pub use config::{CONFIG_FIELDS, ConfigError, DriverConfig, PasswordAuthentication, PluginName};
 pub use driver::{Call, Change, DeleteUser, Driver, IdempotencyKey, NewUser, UpdateUser};
 pub use error::{DriverError, Effect, Reason};
 pub use idempotent::{Idempotent, Ledger};

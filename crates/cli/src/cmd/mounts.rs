@@ -38,8 +38,12 @@ pub async fn run(session: &Session, class: Class, command: Mount) -> Outcome {
             max_lease_ttl.map(|ttl| config.insert("max_lease_ttl".into(), ttl.into()));
             let options = version.map(|v| json!({"version": v})).unwrap_or(json!({}));
             let body = json!({"type": kind, "description": description.unwrap_or_default(), "config": config, "options": options});
-            session.client.write(&format!("{base}/{}", path.trim_matches('/')), &body).await?;
-            session.print.done(format!("Enabled {kind} at {}/.", path.trim_matches('/')));
+            let answer = session.client.write(&format!("{base}/{}", path.trim_matches('/')), &body).await?;
+            session.print.answer(
+                &answer,
+                None,
+                &format!("Enabled {kind} at {}/.", path.trim_matches('/')),
+            )?;
         }
         Mount::Disable { path } => {
             session.client.delete(&format!("{base}/{}", path.trim_matches('/'))).await?;
@@ -62,8 +66,8 @@ pub async fn run(session: &Session, class: Class, command: Mount) -> Outcome {
             if body.is_empty() {
                 session.print.answer(&session.client.read(&path).await?, None, "")?;
             } else {
-                session.client.write(&path, &Value::Object(body)).await?;
-                session.print.done("Tuned.");
+                let answer = session.client.write(&path, &Value::Object(body)).await?;
+                session.print.answer(&answer, None, "Tuned.")?;
             }
         }
     }

@@ -10,6 +10,35 @@ use super::{
 };
 use crate::names::UsernameSource;
 
+/// The fields of a connection that a client may write.
+pub const FIELDS: [&str; 25] = [
+    "plugin_name",
+    "plugin_version",
+    "connection_url",
+    "username",
+    "password",
+    "disable_escaping",
+    "verify_connection",
+    "spoke_name",
+    "password_authentication",
+    "max_open_connections",
+    "max_idle_connections",
+    "max_connection_lifetime",
+    "operation_timeout",
+    "tls_ca",
+    "tls_certificate",
+    "private_key",
+    "tls_certificate_key",
+    "tls_server_name",
+    "tls_skip_verify",
+    "allowed_roles",
+    "root_credentials_rotate_statements",
+    "root_rotation_statements",
+    "password_policy",
+    "username_template",
+    "terminate_sessions_on_revoke",
+];
+
 impl DriverConfig {
     /// Merges what a client wrote with what is stored; fields that it did not write keep their values.
     ///

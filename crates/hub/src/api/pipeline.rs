@@ -18,6 +18,10 @@ use crate::mount::{self, Route};
 use crate::policy::Decision;
 use crate::relay::work::{self, Work};
 
+/// How many unknown fields a warning names, and how much of each.
+const SHOWN_FIELDS: usize = 16;
+const SHOWN_CHARS: usize = 64;
+
 /// What answers a request after its checks, in place of the mount: the paths that each node answers itself.
 pub type Local =
     Box<dyn FnOnce() -> futures_util::future::BoxFuture<'static, Result<Response, ApiError>> + Send>;
@@ -232,10 +236,28 @@ impl Exchange {
         let (result, relay) = work::noting(handled).await;
         self.relay = relay;
         // The mount was removed meanwhile: what it would have written was refused.
-        result.map_err(|error| match mount::was_gone(&error) {
-            true => ApiError::no_route(&self.request.path).caused_by(error),
-            false => error,
-        })
+        result.map(|response| self.with_unknown_fields(route, response)).map_err(
+            |error| match mount::was_gone(&error) {
+                true => ApiError::no_route(&self.request.path).caused_by(error),
+                false => error,
+            },
+        )
+    }
+
+    /// A field that nobody reads is most often one that was misspelt.
+    fn with_unknown_fields(&self, route: &Route, response: Response) -> Response {
+        if !matches!(self.request.operation, Operation::Write | Operation::Patch) {
+            return response;
+        }
+        let Some(known) = route.engine.fields(&route.mount, &route.rest) else { return response };
+        let data = &self.request.data;
+        let unknown = data.as_map().keys().filter(|name| data.has(name) && !known.contains(&name.as_str()));
+        let shown: Vec<String> =
+            unknown.take(SHOWN_FIELDS).map(|name| name.chars().take(SHOWN_CHARS).collect()).collect();
+        if shown.is_empty() {
+            return response;
+        }
+        response.warn(format!("unknown fields were ignored: {}", shown.join(", ")))
     }
 
     async fn audit_response(

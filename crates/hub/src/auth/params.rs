@@ -77,6 +77,24 @@ pub struct TokenParams {
     no_default_policy: bool,
 }
 
+/// The fields that [`TokenParams::update`] takes over.
+pub const FIELDS: [&str; 14] = [
+    "token_policies",
+    "policies",
+    "token_ttl",
+    "ttl",
+    "token_max_ttl",
+    "max_ttl",
+    "token_period",
+    "period",
+    "token_explicit_max_ttl",
+    "token_num_uses",
+    "token_bound_cidrs",
+    "bound_cidrs",
+    "token_type",
+    "token_no_default_policy",
+];
+
 impl TokenParams {
     /// Takes over the fields that are given, under their own or their older short names.
     pub fn update(&mut self, data: &Data) -> Result<(), ApiError> {

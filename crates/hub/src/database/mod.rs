@@ -107,6 +107,17 @@ impl Engine for Database {
         ]
     }
 
+    fn fields(&self, _mount: &MountEntry, rest: &str) -> Option<Vec<&'static str>> {
+        let (head, _) = rest.split_once('/')?;
+        let own = match head {
+            "config" => &holdfast_dbdriver::CONFIG_FIELDS[..],
+            "roles" => &role::FIELDS,
+            "static-roles" => &statics::FIELDS,
+            _ => return None,
+        };
+        Some([own, &["name"]].concat())
+    }
+
     async fn handle(&self, cx: &Cx, mount: &MountEntry, request: &Request) -> Result<Response, ApiError> {
         let place = Place::new(cx, mount);
         let rest = request.rest.as_str();

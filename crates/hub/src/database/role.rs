@@ -32,6 +32,19 @@ pub struct Role {
 
 const KEYS: &str = "role/";
 
+/// What a client may write.
+pub const FIELDS: [&str; 9] = [
+    "db_name",
+    "creation_statements",
+    "revocation_statements",
+    "renew_statements",
+    "rollback_statements",
+    "default_ttl",
+    "max_ttl",
+    "credential_type",
+    "credential_config",
+];
+
 /// The key of a role in the mount's own part of the store.
 pub fn key(name: &str) -> String {
     format!("{KEYS}{name}")

@@ -18,6 +18,10 @@ use crate::storage::{Storage, StorageError, Stored, Txn};
 const SHORTEST_PERIOD: u64 = 5;
 pub(super) const KEYS: &str = "static-role/";
 
+/// What a client may write.
+pub const FIELDS: [&str; 6] =
+    ["username", "db_name", "rotation_period", "rotation_statements", "credential_type", "credential_config"];
+
 /// A static role.
 #[derive(Clone, Deserialize, Serialize)]
 pub struct StaticRole {

@@ -28,6 +28,10 @@ impl Engine for Kv {
         plain::exists(cx, mount, request)
     }
 
+    fn fields(&self, mount: &MountEntry, rest: &str) -> Option<Vec<&'static str>> {
+        if is_versioned(mount) { versioned::fields(rest) } else { None }
+    }
+
     async fn handle(&self, cx: &Cx, mount: &MountEntry, request: &Request) -> Result<Response, ApiError> {
         if is_versioned(mount) {
             return versioned::handle(cx, mount, request).await;

@@ -75,6 +75,12 @@ pub trait Engine: Send + Sync + 'static {
         &[]
     }
 
+    /// The fields that a write of the path (inside the mount) knows, where it knows them all: others are told of in a
+    /// warning. Parts of the path count as known, since clients send them in the body as well.
+    fn fields(&self, _mount: &MountEntry, _rest: &str) -> Option<Vec<&'static str>> {
+        None
+    }
+
     /// Answers a request.
     async fn handle(&self, cx: &Cx, mount: &MountEntry, request: &Request) -> Result<Response, ApiError>;
 

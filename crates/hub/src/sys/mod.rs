@@ -66,6 +66,13 @@ impl Engine for Sys {
         &["type", "description", "path", "default_lease_ttl", "max_lease_ttl", "name", "lease_id", "keys"]
     }
 
+    fn fields(&self, _mount: &MountEntry, rest: &str) -> Option<Vec<&'static str>> {
+        match split(rest) {
+            ("mounts" | "auth", named) if named.ends_with("/tune") => Some(mounts::TUNING.to_vec()),
+            _ => None,
+        }
+    }
+
     async fn handle(&self, cx: &Cx, _mount: &MountEntry, request: &Request) -> Result<Response, ApiError> {
         let (family, rest) = split(&request.rest);
         match family {

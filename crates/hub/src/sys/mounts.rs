@@ -7,6 +7,10 @@ use crate::logical::{Cx, Operation, Request, Response};
 use crate::mount::change::{self, Family};
 use crate::mount::{LeaseTtls, MountEntry};
 
+/// What a client may tune. The last two are sent by clients that mean nothing by them.
+pub(super) const TUNING: [&str; 6] =
+    ["default_lease_ttl", "max_lease_ttl", "description", "options", "path", "force_no_cache"];
+
 pub(super) async fn handle(
     cx: &Cx,
     family: Family,

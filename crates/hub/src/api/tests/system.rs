@@ -336,3 +336,37 @@ async fn password_policies_make_passwords() {
     call("LIST", "sys/policies/password", Value::Null).await.expect(404);
     rig.stop().await;
 }
+
+#[tokio::test]
+async fn fields_that_nobody_reads_are_named_in_a_warning_and_nothing_is_refused() {
+    let (rig, root) = open().await;
+    let put = async |path: &str, body: Value| rig.as_token(&root, "PUT", path, body).await;
+    for (mount, kind) in [("mounts/db", "database"), ("mounts/kv", "kv-v2"), ("auth/approle", "approle")] {
+        put(&format!("sys/{mount}"), json!({"type": kind})).await.expect(204);
+    }
+    put("sys/auth/userpass", json!({"type": "userpass"})).await.expect(204);
+    let writes = [
+        (
+            "db/roles/r",
+            json!({"db_name": "d", "creation_statements": "CREATE", "default_ttl": "1h", "name": "r"}),
+        ),
+        ("sys/mounts/kv/tune", json!({"default_lease_ttl": "1h", "max_lease_ttl": "2h", "options": null})),
+        ("kv/metadata/a", json!({"max_versions": 3, "custom_metadata": {"free": "text"}})),
+        ("kv/config", json!({"cas_required": false})),
+        ("auth/approle/role/r", json!({"token_policies": "p", "token_ttl": "1h", "secret_id_ttl": "1h"})),
+        ("auth/userpass/users/u", json!({"password": "p", "policies": "p"})),
+        ("auth/token/roles/r", json!({"allowed_policies": "p", "token_period": "1h"})),
+        ("auth/token/create", json!({"policies": ["default"], "ttl": "1h", "entity_alias": ""})),
+    ];
+    for (path, mut body) in writes {
+        let known = put(path, body.clone()).await;
+        assert!(matches!(known.status, 200 | 204), "{path}: {}", known.body);
+        assert!(known.body["warnings"].is_null(), "{path}: {}", known.body);
+        body["default_tll"] = json!("1h");
+        body["nothing"] = Value::Null;
+        let warned = put(path, body).await.expect(200);
+        assert_eq!(warned.body["warnings"], json!(["unknown fields were ignored: default_tll"]), "{path}");
+    }
+    put("kv/data/a", json!({"data": {"default_tll": "1h"}})).await.expect(200);
+    rig.stop().await;
+}

@@ -79,6 +79,17 @@ impl Engine for AppRole {
         ]
     }
 
+    fn fields(&self, _mount: &MountEntry, rest: &str) -> Option<Vec<&'static str>> {
+        let rest = rest.strip_prefix("role/")?;
+        match rest.split_once('/') {
+            None => Some([&role::FIELDS[..], &params::FIELDS, &["role_name"]].concat()),
+            Some((_, "secret-id" | "custom-secret-id")) => {
+                Some([&secret::FIELDS[..], &["role_name"]].concat())
+            }
+            Some(_) => None,
+        }
+    }
+
     async fn handle(&self, cx: &Cx, mount: &MountEntry, request: &Request) -> Result<Response, ApiError> {
         let place = Place { cx, mount, request, storage: mount.live_storage(&cx.storage) };
         let rest = request.rest.as_str();

@@ -15,6 +15,17 @@ use crate::storage::{Storage, Stored};
 
 const PREFIX: &str = "role/";
 
+/// What a client may write, beside the parameters of tokens.
+pub(super) const FIELDS: [&str; 7] = [
+    "role_id",
+    "bind_secret_id",
+    "secret_id_ttl",
+    "secret_id_num_uses",
+    "secret_id_bound_cidrs",
+    "bound_cidr_list",
+    "local_secret_ids",
+];
+
 /// A role.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub(super) struct Role {

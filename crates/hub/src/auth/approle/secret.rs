@@ -44,6 +44,10 @@ pub(super) struct SecretId {
     pub token_bound_cidrs: Vec<IpNet>,
 }
 
+/// What a client may write to make one.
+pub(super) const FIELDS: [&str; 6] =
+    ["secret_id", "metadata", "cidr_list", "token_bound_cidrs", "num_uses", "ttl"];
+
 impl SecretId {
     /// Whether it has not expired at `now`.
     pub(super) fn is_alive(&self, now: i64) -> bool {

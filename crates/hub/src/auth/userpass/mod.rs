@@ -77,6 +77,11 @@ impl Engine for UserPass {
         ]
     }
 
+    fn fields(&self, _mount: &MountEntry, rest: &str) -> Option<Vec<&'static str>> {
+        rest.strip_prefix("users/")?;
+        Some([&params::FIELDS[..], &["password", "username"]].concat())
+    }
+
     async fn handle(&self, cx: &Cx, mount: &MountEntry, request: &Request) -> Result<Response, ApiError> {
         let storage = mount.live_storage(&cx.storage);
         let (head, tail) = request.rest.split_once('/').unwrap_or((&request.rest, ""));

@@ -108,6 +108,15 @@ pub(super) fn exists(cx: &Cx, mount: &MountEntry, request: &Request) -> Result<b
     }
 }
 
+pub(super) fn fields(rest: &str) -> Option<Vec<&'static str>> {
+    let settings = ["max_versions", "cas_required", "delete_version_after"];
+    match rest.split_once('/') {
+        Some(("metadata", _)) => Some([&settings[..], &["custom_metadata", "path"]].concat()),
+        None if rest == CONFIG => Some(settings.to_vec()),
+        _ => None,
+    }
+}
+
 pub(super) async fn handle(cx: &Cx, mount: &MountEntry, request: &Request) -> Result<Response, ApiError> {
     let kv = Kv::new(cx, mount);
     let (family, path) = request.rest.split_once('/').unwrap_or((&request.rest, ""));

@@ -11,6 +11,25 @@ use crate::error::ApiError;
 use crate::logical::{Cx, Data, Logical, Operation, Request, Response};
 use crate::mount::MountEntry;
 
+/// What a client may write.
+pub(super) const FIELDS: [&str; 15] = [
+    "id",
+    "policies",
+    "meta",
+    "no_parent",
+    "no_default_policy",
+    "renewable",
+    "lease",
+    "ttl",
+    "type",
+    "explicit_max_ttl",
+    "display_name",
+    "num_uses",
+    "period",
+    "entity_alias",
+    "role_name",
+];
+
 /// What the caller may do beyond what any holder of the path may.
 struct Rights<'a> {
     caller: &'a Token,

@@ -62,6 +62,14 @@ impl Engine for TokenEngine {
         ]
     }
 
+    fn fields(&self, _mount: &MountEntry, rest: &str) -> Option<Vec<&'static str>> {
+        match rest.split('/').next() {
+            Some("roles") => Some(roles::FIELDS.to_vec()),
+            Some("create" | "create-orphan") => Some(create::FIELDS.to_vec()),
+            _ => None,
+        }
+    }
+
     async fn handle(&self, cx: &Cx, mount: &MountEntry, request: &Request) -> Result<Response, ApiError> {
         let (head, tail) = request.rest.split_once('/').unwrap_or((&request.rest, ""));
         let write = request.operation == Operation::Write;

@@ -11,6 +11,25 @@ use crate::logical::{Cx, Data, Operation, Request, Response};
 
 const PREFIX: &str = "token/role/";
 
+/// What a client may write.
+pub(super) const FIELDS: [&str; 15] = [
+    "allowed_policies",
+    "disallowed_policies",
+    "orphan",
+    "renewable",
+    "token_period",
+    "period",
+    "token_explicit_max_ttl",
+    "explicit_max_ttl",
+    "path_suffix",
+    "token_type",
+    "token_num_uses",
+    "token_bound_cidrs",
+    "bound_cidrs",
+    "token_no_default_policy",
+    "role_name",
+];
+
 /// A token role. Times are in seconds, 0 for none.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 #[serde(default)]
