@@ -134,3 +134,25 @@ async fn the_hub_rotates(cluster: &Cluster, relay: &Relay, spoke: &Spoke, active
     assert_eq!(after["session_epoch"], before["session_epoch"]);
     assert_eq!(spoke.log().matches("stream up").count(), 1, "{}", spoke.log());
 }
+
+/// Streams outlive the authority that let them in; what cannot come back says so once, and not at each dial.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_replaced_authority_keeps_streams_and_a_spoke_tells_of_it_once() {
+    let cluster = Cluster::start(1).await;
+    let relay = Relay::set_up(&cluster).await;
+    let mut spoke = relay.join(&cluster, "spoke-1").await;
+    relay.balancer.pick(0);
+    spoke.start(&relay.shared(), &["-log=info,holdfast_spoke=debug"]);
+    owned(&cluster, "spoke-1", 0).await;
+    let operator = Cli::new(&cluster.nodes[0].url()).with_token(&cluster.root);
+    operator.run("relay ca rotate -full -yes").await.expect(0);
+    assert!(entry(&cluster, 0, "spoke-1").await.is_some(), "the stream stays");
+    relay.balancer.cut();
+    let dials = || spoke.log().matches("\"dialling\"").count();
+    eventually_async(PATIENCE, "the spoke dials again and again", || async { (dials() > 4).then_some(()) })
+        .await;
+    let log = spoke.log();
+    assert_eq!(log.matches("not of the authority that this spoke joined").count(), 1, "{log}");
+    assert!(!log.contains("no stream to this hub node"), "{log}");
+    assert_eq!(spoke.stop(), Some(0));
+}

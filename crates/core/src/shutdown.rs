@@ -41,6 +41,19 @@ pub enum Phase {
     Stopped,
 }
 
+impl Phase {
+    /// Its name in logs.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Serving => "serving",
+            Self::NotReady => "not ready",
+            Self::StopAccepting => "stop accepting",
+            Self::Draining(_) => "draining",
+            Self::Stopped => "stopped",
+        }
+    }
+}
+
 /// What the shell tells a [`Shutdown`].
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Event {

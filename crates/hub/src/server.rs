@@ -173,7 +173,7 @@ impl Hub {
                 if phase == Phase::NotReady {
                     self.api.set_draining();
                 }
-                tracing::info!(?phase, "going down");
+                tracing::info!(phase = phase.name(), "going down");
             }
             Effect::TellStreams => {
                 if let Some(running) = self.node().running() {

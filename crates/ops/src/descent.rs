@@ -75,7 +75,7 @@ pub async fn walk_down<P: Parts>(
             match effect {
                 Effect::HandOver => hand_over = Some(Box::pin(parts.hand_over())),
                 Effect::Enter(phase) => {
-                    tracing::info!(?phase, "going down");
+                    tracing::info!(phase = phase.name(), "going down");
                     phases.send_replace(phase);
                 }
                 Effect::TellStreams => parts.tell_streams(),

@@ -4,7 +4,7 @@
 //! hold: an epoch is on disk before it is dialled with, unless the directory cannot be written; a signal is heeded at
 //! any moment; going down is told to the hub before it is done.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -105,8 +105,8 @@ pub async fn run_with(
     let credentials = Arc::new(Credentials::load(&options.credentials_dir)?);
     // Refused now rather than at each dial.
     credentials.client_config()?;
-    tracing::info!(spoke = %credentials.name, servers = ?shown(&options.servers), "spoke starts");
-    let span = tracing::info_span!("spoke", name = %credentials.name);
+    tracing::info!(spoke = %credentials.name, servers = shown(&options.servers).join(","), "spoke starts");
+    let span = tracing::info_span!("serve", spoke = %credentials.name);
     let exit = Daemon::new(options, credentials, opener, tasks).serve(signals).instrument(span).await?;
     Ok(match exit {
         Exit::Ok => exit::OK,
@@ -138,6 +138,8 @@ struct Daemon {
     keepalive: Keepalive,
     renewals: Renewals,
     streams: BTreeMap<Epoch, Held>,
+    /// Addresses at which another authority's hub was met last.
+    strangers: BTreeSet<String>,
     news: mpsc::Sender<(Epoch, Told)>,
     heard: mpsc::Receiver<(Epoch, Told)>,
     done: mpsc::Sender<Done>,
@@ -174,6 +176,7 @@ impl Daemon {
             clock: MonoClock::new(),
             keepalive: Keepalive::default(),
             streams: BTreeMap::new(),
+            strangers: BTreeSet::new(),
             stream_tasks: tasks.child("streams"),
             tasks: tasks.clone(),
             options,
@@ -277,7 +280,7 @@ impl Daemon {
             concurrency: self.options.limits.concurrency,
             runner: self.runner.clone(),
         };
-        tracing::debug!(address, %epoch, "dialling");
+        tracing::debug!(address, epoch = epoch.into_inner(), "dialling");
         let group = tasks.clone();
         tasks.spawn_until_cancelled("session", session::run(setup, taken, news, group));
     }
@@ -309,19 +312,34 @@ impl Daemon {
                 let held = self.streams.get_mut(&epoch)?;
                 held.open = true;
                 self.keepalive = keepalive;
-                tracing::info!(address = held.address, node, %epoch, "stream up");
+                self.strangers.remove(&held.address);
+                tracing::info!(address = held.address, node, epoch = epoch.into_inner(), "stream up");
                 self.feed(Event::Opened(epoch, endpoints))
             }
             Told::Drain(redirect) => self.feed(Event::Drain(epoch, redirect)),
             Told::Ended(end, reason) => {
                 let held = self.streams.remove(&epoch)?;
-                if held.open {
-                    tracing::info!(address = held.address, %epoch, reason, "stream down");
-                } else {
-                    tracing::warn!(address = held.address, %epoch, reason, "no stream to this hub node");
-                }
+                self.say_ended(epoch, &held, &reason);
                 self.feed(Event::Ended(epoch, end))
             }
+        }
+    }
+
+    /// A hub under another authority is told of once: each further dial finds the same.
+    fn say_ended(&mut self, epoch: Epoch, held: &Held, reason: &str) {
+        let (address, epoch) = (held.address.as_str(), epoch.into_inner());
+        if held.open {
+            tracing::info!(address, epoch, reason, "stream down");
+        } else if !is_strange(reason) {
+            tracing::warn!(address, epoch, reason, "no stream to this hub node");
+        } else if self.strangers.insert(address.to_owned()) {
+            tracing::error!(
+                address,
+                epoch,
+                reason,
+                "the hub's certificate is not of the authority that this spoke joined; if that was replaced, join again \
+                 with the new hash (holdfast relay join -force)"
+            );
         }
     }
 
@@ -381,12 +399,20 @@ impl Daemon {
     }
 }
 
+/// Whether a dial ended because the hub's certificate was signed by someone else.
+fn is_strange(reason: &str) -> bool {
+    ["BadSignature", "UnknownIssuer"].iter().any(|fault| reason.contains(fault))
+}
+
 fn say(report: &Report) {
     match report {
         Report::NotPersisted => {
             tracing::warn!("the session counter cannot be written; it lives in memory only");
         }
-        Report::TwoDaemons(pause) => tracing::error!(?pause, "two daemons use the identity of this spoke"),
+        Report::TwoDaemons(pause) => {
+            let pause_ms = pause.as_secs_f64() * 1e3;
+            tracing::error!(pause_ms, "two daemons use the identity of this spoke");
+        }
         Report::RedirectLimit => tracing::error!("redirect limit reached"),
     }
 }

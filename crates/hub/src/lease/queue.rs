@@ -252,7 +252,7 @@ impl Shell {
             }
             Effect::Parked(queue, until) => {
                 let pause = Wall::now().until(Wall::from_mono(until));
-                tracing::debug!(config = %queue.config_id, ?pause, reason = %self.reason, "revocations wait");
+                tracing::debug!(config = %queue.config_id, pause_ms = pause.as_secs_f64() * 1e3, reason = %self.reason, "revocations wait");
             }
         }
     }

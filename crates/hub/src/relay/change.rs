@@ -80,7 +80,7 @@ pub async fn rotate(cx: &Cx, mount: &MountEntry, request: &Request) -> Result<(R
     };
     let identity = save(cx, mount, Some(stored.version), &record).await?;
     let rotated = if full { Rotated::All } else { Rotated::Hub };
-    tracing::info!(?rotated, ca = %identity.ca_hash, "relay certificates rotated");
+    tracing::info!(full, ca = %identity.ca_hash, "relay certificates rotated");
     Ok((rotated, identity))
 }
 

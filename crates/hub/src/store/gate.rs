@@ -361,15 +361,19 @@ impl Gate {
                 };
                 self.observer.gate_opened(term, after);
                 self.observer.active(true);
-                tracing::info!(%term, after_ms = after.as_secs_f64() * 1e3, "this node is active");
+                tracing::info!(
+                    term = term.into_inner(),
+                    after_ms = after.as_secs_f64() * 1e3,
+                    "this node is active"
+                );
             }
             Effect::CloseGate(term, reason) => {
                 self.observer.active(false);
                 match reason {
                     Reason::StepDown | Reason::Lost => {
-                        tracing::info!(%term, ?reason, "this node is no longer active")
+                        tracing::info!(term = term.into_inner(), ?reason, "this node is no longer active")
                     }
-                    _ => tracing::warn!(%term, ?reason, "this node is no longer active"),
+                    _ => tracing::warn!(term = term.into_inner(), ?reason, "this node is no longer active"),
                 }
             }
             // A full queue holds the same wish already.

@@ -205,12 +205,12 @@ pub(super) fn tend(core: &Arc<Core>) {
     core.clone().tasks.spawn_until_cancelled("store-tend", async move {
         // Somebody else's change comes first; this one is looked at again at the next beat.
         let (Ok(_guard), Some(raft)) = (core.changing.try_lock(), core.raft()) else { return };
-        let wanted = match (moved, ready) {
-            (Some(moved), _) => ChangeMembers::SetNodes(BTreeMap::from([moved])),
-            (None, Some(id)) => ChangeMembers::AddVoterIds(BTreeSet::from([id])),
+        let (id, what, wanted) = match (moved, ready) {
+            (Some(moved), _) => (moved.0, "address", ChangeMembers::SetNodes(BTreeMap::from([moved]))),
+            (None, Some(id)) => (id, "vote", ChangeMembers::AddVoterIds(BTreeSet::from([id]))),
             (None, None) => return,
         };
-        tracing::info!(change = ?wanted, "changing the membership");
+        tracing::info!(id, what, "changing the membership");
         if let Err(error) = change(raft, wanted, true).await {
             tracing::debug!(%error, "the membership was not changed");
         }

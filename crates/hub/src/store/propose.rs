@@ -178,7 +178,7 @@ impl Group {
             // the second case another node may still have it, and it may still come to be applied.
             Some(Err(_)) if core.log.proposed() < self.number => {
                 if let Some(term) = core.gate.leading() {
-                    tracing::debug!(%term, "consensus takes no entries");
+                    tracing::debug!(term = term.into_inner(), "consensus takes no entries");
                     core.gate.feed(Event::Tick);
                 }
                 self.refuse(Refusal::NotLeader);

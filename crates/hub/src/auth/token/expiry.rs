@@ -37,7 +37,7 @@ impl Tokens {
                 done = hub.tokens.expire_due(&hub, term, &cancel) => match done {
                     Ok(()) => {}
                     Err(error) if error.kind() == Kind::NotLeader => return,
-                    Err(error) => tracing::warn!(%error, %term, "looking for expired tokens failed"),
+                    Err(error) => tracing::warn!(%error, term = term.into_inner(), "looking for expired tokens failed"),
                 },
             }
         }
@@ -86,8 +86,10 @@ impl Tokens {
         let cx = hub.cx(term, Instant::now() + PATIENCE, cancel.clone());
         match tokio::time::timeout(PATIENCE, self.expire_one(&cx, at, &id)).await {
             Ok(Err(error)) if error.kind() == Kind::NotLeader => return true,
-            Ok(Err(error)) => tracing::warn!(%error, %term, "revoking an expired token failed"),
-            Err(_) => tracing::warn!(%term, "revoking an expired token took too long"),
+            Ok(Err(error)) => {
+                tracing::warn!(%error, term = term.into_inner(), "revoking an expired token failed")
+            }
+            Err(_) => tracing::warn!(term = term.into_inner(), "revoking an expired token took too long"),
             Ok(Ok(())) => {}
         }
         false
