@@ -330,7 +330,7 @@ pub fn occupied(dir: &Path) -> Option<PathBuf> {
     [KEY, CERT, CA].iter().map(|name| dir.join(name)).find(|path| path.symlink_metadata().is_ok())
 }
 
-/// Makes the directory when it is absent, and sees whether files can be made in it.
+/// Makes the directory when it is absent, private to its owner, and sees whether files can be made in it.
 ///
 /// # Errors
 /// When they cannot.
@@ -339,6 +339,10 @@ pub fn prepare(dir: &Path) -> Result<(), CredentialsError> {
         let path = path.to_owned();
         move |source| CredentialsError::File { path, source }
     };
+    // What lies above is not the spoke's alone: other users must get through it.
+    if let Some(above) = dir.parent().filter(|above| !above.as_os_str().is_empty()) {
+        std::fs::DirBuilder::new().recursive(true).mode(0o755).create(above).map_err(file(above))?;
+    }
     std::fs::DirBuilder::new().recursive(true).mode(0o700).create(dir).map_err(file(dir))?;
     tempfile::tempfile_in(dir).map(drop).map_err(file(dir))
 }

@@ -46,6 +46,22 @@ fn text(dir: &Path, name: &str) -> String {
 }
 
 #[test]
+fn only_the_directory_itself_is_made_private() {
+    let dir = tempfile::tempdir().unwrap();
+    let spoke = dir.path().join("etc/holdfast/spoke");
+    prepare(&spoke).unwrap();
+    let others = |path: &Path| path.metadata().unwrap().permissions().mode() & 0o077;
+    assert_eq!(others(&spoke), 0);
+    // As much of 0755 as the umask leaves.
+    let probe = dir.path().join("probe");
+    std::fs::DirBuilder::new().mode(0o755).create(&probe).unwrap();
+    for above in [spoke.parent().unwrap(), spoke.parent().unwrap().parent().unwrap()] {
+        assert_eq!(others(above), others(&probe), "{above:?}");
+    }
+    prepare(&spoke).unwrap();
+}
+
+#[test]
 fn what_is_created_is_read_again_and_private() {
     let authority = Authority::new();
     let (_dir, made, _) = created(&authority);
