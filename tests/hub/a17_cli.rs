@@ -114,6 +114,19 @@ async fn a_platform_says_what_it_is_and_keeps_the_data_it_was_given() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_platform_does_not_take_a_foreign_program_for_its_node() {
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = taken.local_addr().unwrap().port();
+    let cli = Cli::new("http://127.0.0.1:1");
+    let ended = cli.run(&format!("dev -nodes=1 -port={port}")).await.expect(1);
+    assert!(
+        ended.err.contains(&format!("port {port} is in use")) && ended.err.contains("--port"),
+        "{}",
+        ended.err
+    );
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn every_command_prints_json() {
     let cluster = Cluster::start(1).await;
     let cli = Cli::new(&cluster.nodes[0].url()).with_token(&cluster.root);

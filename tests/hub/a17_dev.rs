@@ -207,3 +207,25 @@ async fn the_demonstration_says_what_it_needs() {
     let ended = cli.run("demo failover -platform=/nowhere").await.expect(1);
     assert!(ended.err.contains("no platform runs"), "{}", ended.err);
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_arguments_of_the_script_are_looked_at_before_anything_is_made() {
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../scripts/up.sh");
+    for (args, code, word) in [
+        (&["--nodes", "9"][..], 1, "9"),
+        (&["--nodes"], 2, "--nodes needs a value"),
+        (&["--port=x"], 1, "x"),
+        (&["--nothing"], 2, "--nothing"),
+        (&["--help"], 0, "--port"),
+        (&["--demo", "--nothing"], 1, "--nothing"),
+        (&["--demo", "--help"], 0, "failover"),
+    ] {
+        let output = Command::new("bash").arg(&script).arg(binary()).args(args).output().unwrap();
+        let text = String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned();
+        assert_eq!(output.status.code(), Some(code), "{args:?}: {text}");
+        assert!(
+            text.contains(word) && !text.contains("initdb") && !text.contains("[1/3]"),
+            "{args:?}: {text}"
+        );
+    }
+}

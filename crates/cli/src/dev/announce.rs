@@ -38,28 +38,44 @@ pub fn all(args: &DevArgs, platform: &Platform, ready: &Ready, print: Printer) {
     let addresses: Vec<_> = platform.nodes.iter().map(Node::api).collect();
     print.line(format!("\n  export HOLDFAST_ADDR={}", addresses.join(",")));
     print.line(format!("  export HOLDFAST_TOKEN={}", ready.access.root_token()));
-    print.line("  holdfast status");
+    print.line(format!("  {} status", program()));
     to_try(args, platform, ready, print);
     print.line("\nKill a process with `kill -9 PROCESS` and ask again: what happens is shown below. Ctrl-C ends everything.\n");
 }
 
 fn to_try(args: &DevArgs, platform: &Platform, ready: &Ready, print: Printer) {
+    let program = program();
     let Some(url) = &args.postgres else {
-        return print.line("  holdfast kv put secret/hello who=world");
+        return print.line(format!("  {program} kv put secret/hello who=world"));
     };
     let ways = ready.logins.iter().map(|login| {
         let way = login.spoke.as_ref().map_or("directly".to_owned(), |name| format!("through {name}"));
-        (format!("  holdfast read {}", login.path), way)
+        (format!("  {program} read {}", login.path), way)
     });
-    ways.for_each(|(command, way)| print.line(format!("{command:<40} # {way}")));
+    let width = 31 + program.len();
+    ways.for_each(|(command, way)| print.line(format!("{command:<width$} # {way}")));
     if let Some(place) = place(url.expose_secret()) {
         print.line(format!("  psql postgresql://USERNAME:PASSWORD@{place}"));
     }
     if platform.spokes.len() > 0 {
-        print.line("  holdfast relay list");
+        print.line(format!("  {program} relay list"));
     }
     if platform.nodes.len() > 2 {
-        print.line(format!("  holdfast demo failover --platform {}", platform.home().display()));
+        print.line(format!("  {program} demo failover --platform {}", platform.home().display()));
+    }
+}
+
+/// What a shell has to be told to run this program: its name where the search path leads to it, else its place.
+fn program() -> String {
+    const NAME: &str = "holdfast";
+    let Some(own) = std::env::current_exe().ok().and_then(|path| path.canonicalize().ok()) else {
+        return NAME.to_owned();
+    };
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let first = std::env::split_paths(&path).map(|dir| dir.join(NAME)).find(|file| file.is_file());
+    match first.and_then(|file| file.canonicalize().ok()) {
+        Some(found) if found == own => NAME.to_owned(),
+        _ => own.display().to_string(),
     }
 }
 

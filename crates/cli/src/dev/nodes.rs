@@ -106,6 +106,16 @@ impl Nodes {
 
     /// Starts all of them and waits until the first one's port is open.
     pub async fn start(&mut self) -> Result<()> {
+        // Whoever answers there would be taken for a node of ours.
+        for node in &self.list {
+            for port in [node.api_port, node.cluster_port] {
+                TcpListener::bind(("127.0.0.1", port)).with_context(|| {
+                    format!(
+                        "port {port} is in use: end the other platform, or use --port for another first one"
+                    )
+                })?;
+            }
+        }
         for daemon in self.daemons() {
             daemon.start()?;
         }
@@ -119,6 +129,12 @@ impl Nodes {
                 bail!("{} does not listen on port {}; see {:?}", node.id(), node.api_port, node.daemon.log());
             }
             sleep(Duration::from_millis(20)).await;
+        }
+        // Somebody may have been faster: then it is not the node that listens.
+        for daemon in self.daemons() {
+            if let Some(status) = daemon.ended() {
+                bail!("{} ended with {status}:\n{}", daemon.id, daemon.tail());
+            }
         }
         Ok(())
     }

@@ -89,7 +89,7 @@ impl Watch {
         }
         self.away.remove(&daemon.id);
         daemon.start()?;
-        self.tell(&format!("{} is started again", daemon.id));
+        self.tell(&format!("{} is started again, as process {}", daemon.id, daemon.shown_pid()));
         Ok(true)
     }
 
