@@ -166,7 +166,8 @@ async fn logins_policies_and_tokens_have_their_commands() {
     let role_id = root.run("read -field=role_id auth/approle/role/web/role-id").await.expect(0).out;
     let secret_id = root.run("write -f -field=secret_id auth/approle/role/web/secret-id").await.expect(0).out;
     let web = Cli::new(&url);
-    web.file("secret-id", secret_id.trim());
+    // As the line above prints it, with its line end.
+    web.file("secret-id", &secret_id);
     let line = format!("login -method=approle role_id={} secret_id=@secret-id -json", role_id.trim());
     assert!(web.run(&line).await.expect(0).json()["auth"]["client_token"].is_string());
     web.run("read kv/a").await.expect(0);

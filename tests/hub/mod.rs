@@ -13,6 +13,7 @@ mod a11_clock;
 mod a16_metrics;
 mod a17_cli;
 mod a17_dev;
+mod a17_messages;
 mod cli;
 mod h01_clients;
 mod h03_health;

@@ -36,7 +36,8 @@ pub struct Global {
     /// Print JSON for machines instead of tables for people.
     #[arg(long, global = true)]
     pub json: bool,
-    /// URL of a node; several separated by commas. Else HOLDFAST_ADDR, BAO_ADDR or VAULT_ADDR.
+    /// URL of a node; several separated by commas. Else HOLDFAST_ADDR, BAO_ADDR or VAULT_ADDR, else
+    /// http://127.0.0.1:8200.
     #[arg(long, visible_alias = "addr", global = true, value_name = "URL")]
     pub address: Option<String>,
     /// PEM file with the authorities to trust. Else HOLDFAST_CACERT, BAO_CACERT or VAULT_CACERT.
@@ -58,9 +59,6 @@ pub struct Global {
     /// Ask for the answer to be wrapped, with this life.
     #[arg(long, global = true, value_name = "TTL")]
     pub wrap_ttl: Option<String>,
-    /// For daemons that another process starts: the kernel ends this one when that one, its parent, is gone.
-    #[arg(long, global = true, hide = true, value_name = "PID")]
-    pub end_with_parent: Option<i32>,
 }
 
 #[derive(Debug, Subcommand)]
@@ -71,23 +69,26 @@ pub enum Command {
     Dev(DevArgs),
     /// Show on a real platform what this program promises.
     #[command(
+        subcommand,
         after_help = "Example:\n  HOLDFAST_DEV_POSTGRES=postgresql://postgres:PASSWORD@127.0.0.1:5432/postgres \
         holdfast demo failover"
     )]
-    #[command(subcommand)]
     Demo(Demo),
     /// Run a daemon of one role.
     #[command(after_help = "Example:\n  holdfast server --role hub --config /etc/holdfast/hub.toml")]
     Server(ServerArgs),
     /// Operate a cluster: init, unseal, step-down, membership, backups.
-    #[command(subcommand)]
+    #[command(
+        subcommand,
+        after_help = "Examples:\n  holdfast operator init\n  holdfast operator unseal\n  holdfast operator raft list-peers"
+    )]
     Operator(Operator),
     /// Show whether a node is initialised, sealed and active. Exit code 0 unsealed, 2 sealed, 1 error.
     #[command(after_help = "Example:\n  holdfast status")]
     Status,
     /// Log in and keep the token in ~/.holdfast-token.
     #[command(
-        after_help = "Examples:\n  holdfast login hvs.CAESIJ5u\n  holdfast login -method=userpass username=ann password=-\n  \
+        after_help = "Examples:\n  holdfast login\n  holdfast login hvs.CAESIJ5u\n  holdfast login -method=userpass username=ann password=-\n  \
         holdfast login -method=approle role_id=… secret_id=@secret-id.txt"
     )]
     Login(LoginArgs),
@@ -112,28 +113,49 @@ pub enum Command {
     #[command(after_help = "Example:\n  holdfast delete database/roles/app")]
     Delete(WriteArgs),
     /// Work with versioned secrets.
-    #[command(subcommand)]
+    #[command(
+        subcommand,
+        after_help = "Examples:\n  holdfast kv put secret/app user=app password=@pw.txt\n  holdfast kv get secret/app"
+    )]
     Kv(Kv),
     /// Look up, renew and revoke leases.
-    #[command(subcommand)]
+    #[command(
+        subcommand,
+        after_help = "Examples:\n  holdfast lease list database/creds/app\n  holdfast lease revoke -prefix database/creds/app"
+    )]
     Lease(Lease),
     /// Work with policies.
-    #[command(subcommand)]
+    #[command(
+        subcommand,
+        after_help = "Examples:\n  holdfast policy write app app.hcl\n  holdfast policy list"
+    )]
     Policy(Policy),
     /// Enable, list, tune and disable secrets engines.
-    #[command(subcommand)]
+    #[command(
+        subcommand,
+        after_help = "Examples:\n  holdfast secrets enable -path=secret -version=2 kv\n  holdfast secrets list"
+    )]
     Secrets(Mount),
     /// Enable, list, tune and disable login methods.
-    #[command(subcommand)]
+    #[command(subcommand, after_help = "Examples:\n  holdfast auth enable userpass\n  holdfast auth list")]
     Auth(Mount),
     /// Enable, list and disable audit devices.
-    #[command(subcommand)]
+    #[command(
+        subcommand,
+        after_help = "Examples:\n  holdfast audit enable file file_path=/var/log/holdfast/audit.log\n  holdfast audit list"
+    )]
     Audit(Audit),
     /// Work with tokens.
-    #[command(subcommand)]
+    #[command(
+        subcommand,
+        after_help = "Examples:\n  holdfast token create -policy=app -ttl=1h\n  holdfast token lookup"
+    )]
     Token(Token),
     /// Databases in networks that the hub cannot reach: trust, enrolment, and the spoke itself.
-    #[command(subcommand)]
+    #[command(
+        subcommand,
+        after_help = "Examples:\n  holdfast relay init -hub-endpoint=hub.example:50053\n  holdfast relay list"
+    )]
     Relay(relay::Relay),
     /// Fetch a wrapped answer, once.
     #[command(after_help = "Example:\n  holdfast unwrap hvs.CAESIJ5u")]
@@ -219,7 +241,8 @@ pub struct LoginArgs {
     /// Do not keep the token; only print it.
     #[arg(long)]
     pub no_store: bool,
-    /// The token, or key=value fields. `-` reads a token from standard input.
+    /// The token, or key=value fields. `-` reads a token from standard input. At a terminal what is missing is asked for,
+    /// and secrets are not shown.
     pub fields: Vec<String>,
 }
 
@@ -244,7 +267,8 @@ pub struct WriteArgs {
     pub force: bool,
     /// The path.
     pub path: String,
-    /// key=value, key=@file, key=- (standard input), @file or - (a JSON object).
+    /// key=value, key=@file or key=- (standard input; at a terminal one line that is not shown), both without one line
+    /// end; @file or - (a JSON object).
     pub fields: Vec<String>,
 }
 

@@ -5,12 +5,14 @@ use std::io::Read;
 use anyhow::{Context, Result, bail};
 use serde_json::{Map, Value};
 
+use crate::terminal;
+
 /// Turns command-line fields into the body of a request. A key given twice becomes a list.
 pub fn fields(args: &[String]) -> Result<Map<String, Value>> {
     let mut map = Map::new();
     for arg in args {
         match arg.split_once('=') {
-            Some((key, value)) if !key.is_empty() => add(&mut map, key, value_of(value)?),
+            Some((key, value)) if !key.is_empty() => add(&mut map, key, value_of(key, value)?),
             _ if arg == "-" || arg.starts_with('@') => map.extend(object(&text_of(arg)?)?),
             _ => bail!("{arg:?} is not key=value, @file or -"),
         }
@@ -31,17 +33,28 @@ pub fn text_of(arg: &str) -> Result<String> {
     }
 }
 
-fn value_of(text: &str) -> Result<Value> {
+/// As [`text_of`], for one line that is secret: at a terminal `-` asks for it and does not show it. Without blanks and
+/// line ends around it.
+pub fn secret_of(arg: &str, what: &str) -> Result<String> {
+    let text = if arg == "-" && terminal::is_there() { terminal::secret(what)? } else { text_of(arg)? };
+    Ok(text.trim().to_owned())
+}
+
+/// What stands behind `key=`. Files and standard input lose one line end, which editors and commands put behind a secret.
+fn value_of(key: &str, text: &str) -> Result<Value> {
     // A backslash keeps a leading @ or - from being special.
     if let Some(literal) = text.strip_prefix('\\').filter(|t| t.starts_with('@') || *t == "-") {
         return Ok(Value::from(literal));
     }
-    let from_input = text == "-";
-    let mut value = text_of(text)?;
-    if from_input && value.ends_with('\n') {
-        value.pop();
+    if text == "-" && terminal::is_there() {
+        return terminal::secret(&format!("{key} (not shown)")).map(Value::from);
     }
-    Ok(Value::from(value))
+    let value = text_of(text)?;
+    if text != "-" && !text.starts_with('@') {
+        return Ok(Value::from(value));
+    }
+    let line = value.strip_suffix('\n').map(|line| line.strip_suffix('\r').unwrap_or(line));
+    Ok(Value::from(line.unwrap_or(&value)))
 }
 
 fn add(map: &mut Map<String, Value>, key: &str, value: Value) {
@@ -83,5 +96,19 @@ mod tests {
         assert_eq!(Value::Object(map), json!({"v": "{\"x\": 1}", "x": 1, "e": "@home"}));
         assert!(fields(&["plain".into()]).is_err());
         assert!(fields(&["v=@/does/not/exist".into()]).is_err());
+    }
+
+    #[test]
+    fn a_file_loses_one_line_end_and_what_is_given_loses_none() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("pw.txt");
+        for (content, expected) in
+            [("pw\n", "pw"), ("pw\r\n", "pw"), ("pw", "pw"), ("a\nb\n\n", "a\nb\n"), ("\n", "")]
+        {
+            std::fs::write(&file, content).unwrap();
+            let map = fields(&[format!("v=@{}", file.display())]).unwrap();
+            assert_eq!(map["v"], expected, "{content:?}");
+        }
+        assert_eq!(fields(&["v=x\n".into()]).unwrap()["v"], "x\n");
     }
 }

@@ -9,11 +9,16 @@ use holdfast_client::{Answer, ClientError};
 use owo_colors::OwoColorize;
 use serde_json::{Map, Value};
 
+use crate::hints;
+
 /// Why a command ended.
 #[derive(Debug)]
 pub struct Failure {
     code: u8,
     error: anyhow::Error,
+    /// The status of the server's refusal.
+    status: Option<u16>,
+    hint: Option<&'static str>,
 }
 
 impl Failure {
@@ -26,12 +31,35 @@ impl Failure {
         Self { code, ..self }
     }
 
-    /// Prints the failure with its causes and gives the exit code.
-    pub fn report(&self) -> ExitCode {
+    /// The status of the server's refusal, if it was one.
+    pub fn status(&self) -> Option<u16> {
+        self.status
+    }
+
+    /// The same failure with another word about what to do.
+    pub fn hinted(self, hint: &'static str) -> Self {
+        Self { hint: Some(hint), ..self }
+    }
+
+    /// Prints the failure with its causes and what to do, and gives the exit code.
+    pub fn report(&self, json: bool) -> ExitCode {
         let mut stderr = std::io::stderr().lock();
+        if json {
+            let _ = writeln!(stderr, "{}", self.as_json());
+            return ExitCode::from(self.code);
+        }
         let head = if stderr.is_terminal() { "Error:".red().to_string() } else { "Error:".to_owned() };
         let _ = writeln!(stderr, "{head} {:#}", self.error);
+        if let Some(hint) = self.hint {
+            let _ = writeln!(stderr, "\n{hint}");
+        }
         ExitCode::from(self.code)
+    }
+
+    fn as_json(&self) -> Value {
+        serde_json::json!({
+            "error": format!("{:#}", self.error), "hint": self.hint, "status": self.status, "exit_code": self.code,
+        })
     }
 }
 
@@ -40,37 +68,32 @@ impl From<ClientError> for Failure {
         let local =
             matches!(error, ClientError::Address { .. } | ClientError::Tls { .. } | ClientError::File { .. });
         let code = if local { Self::LOCAL } else { Self::API };
-        let hint = match &error {
-            ClientError::Unreachable { .. } => Some("Is the address right? Set HOLDFAST_ADDR or --address."),
-            ClientError::Status { status: 403, .. } => Some(
-                "The token is missing, has ended, or its policies do not allow this. See `holdfast token lookup`.",
-            ),
-            ClientError::Status { status: 503, errors, .. }
-                if errors.iter().any(|e| e.contains("sealed")) =>
-            {
-                Some("Unseal the node with `holdfast operator unseal`.")
-            }
-            _ => None,
-        };
-        let error = anyhow::Error::from(error);
-        let error = match hint {
-            Some(hint) => anyhow::anyhow!("{error:#}\n\n{hint}"),
-            None => error,
-        };
-        Self { code, error }
+        let (hint, status, warnings) = (hints::of(&error), error.status(), warnings(&error));
+        let mut error = anyhow::Error::from(error);
+        if !warnings.is_empty() {
+            error = anyhow::anyhow!("{error:#}{warnings}");
+        }
+        Self { code, error, status, hint }
     }
 }
 
 impl From<anyhow::Error> for Failure {
     fn from(error: anyhow::Error) -> Self {
-        Self { code: Self::LOCAL, error }
+        Self { code: Self::LOCAL, error, status: None, hint: None }
     }
 }
 
 impl From<std::io::Error> for Failure {
     fn from(error: std::io::Error) -> Self {
-        Self { code: Self::LOCAL, error: error.into() }
+        anyhow::Error::from(error).into()
     }
+}
+
+/// What the server said beside its errors.
+fn warnings(error: &ClientError) -> String {
+    let ClientError::Status { body: Some(body), .. } = error else { return String::new() };
+    let warnings = body.get("warnings").and_then(Value::as_array).into_iter().flatten();
+    warnings.map(|warning| format!("\n  * {}", cell(warning))).collect()
 }
 
 /// A table without lines, as command-line tools print them.
@@ -171,9 +194,25 @@ impl Printer {
         if pairs.is_empty() {
             self.done(done);
         } else {
-            self.pairs(pairs);
+            self.nested(pairs);
         }
         Ok(())
+    }
+
+    /// Prints keys and values; lists and maps of objects become tables of their own below.
+    fn nested(self, pairs: Vec<(String, Value)>) {
+        let (below, plain): (Vec<_>, Vec<_>) =
+            pairs.into_iter().partition(|(_, value)| rows_of(value).is_some());
+        let apart = !plain.is_empty();
+        if apart {
+            self.pairs(plain);
+        }
+        for (index, (name, value)) in below.iter().enumerate() {
+            let gap = if apart || index > 0 { "\n" } else { "" };
+            let (header, rows) = rows_of(value).unwrap_or_default();
+            let header: Vec<_> = header.iter().map(String::as_str).collect();
+            self.line(format!("{gap}{name}\n{}", table(&header, rows)));
+        }
     }
 
     /// Prints the names of a list.
@@ -184,6 +223,40 @@ impl Printer {
         }
         self.line(table(&["Keys"], keys.into_iter().map(|key| vec![key])));
     }
+}
+
+type Rows = (Vec<String>, Vec<Vec<String>>);
+
+/// The table of a list of objects, or of a map of objects whose keys come first; none for anything else.
+fn rows_of(value: &Value) -> Option<Rows> {
+    let entries: Vec<(Option<&str>, &Map<String, Value>)> = match value {
+        Value::Array(items) => {
+            items.iter().map(|item| Some((None, item.as_object()?))).collect::<Option<_>>()?
+        }
+        Value::Object(map) => {
+            let mut named: Vec<_> = map
+                .iter()
+                .map(|(key, item)| Some((Some(key.as_str()), item.as_object()?)))
+                .collect::<Option<_>>()?;
+            // Numbers of versions in their own order.
+            named.sort_by_key(|(key, _)| key.and_then(|key| key.parse::<u64>().ok()));
+            named
+        }
+        _ => return None,
+    };
+    let named = entries.first()?.0.is_some();
+    let mut columns: Vec<&String> = Vec::new();
+    for (_, item) in &entries {
+        columns.extend(item.keys().filter(|key| !columns.contains(key)).collect::<Vec<_>>());
+    }
+    let row = |(key, item): &(Option<&str>, &Map<String, Value>)| {
+        let cells = columns.iter().map(|column| item.get(*column).map(cell).unwrap_or_default());
+        key.map(str::to_owned).into_iter().chain(cells).collect()
+    };
+    let rows = entries.iter().map(row).collect();
+    let header =
+        named.then(|| "Key".to_owned()).into_iter().chain(columns.iter().map(|c| (*c).clone())).collect();
+    Some((header, rows))
 }
 
 /// What JSON mode prints for a command whose answer has no body.
@@ -259,6 +332,34 @@ mod tests {
         let answer = |body| Answer { status: 204, body };
         assert_eq!(json_of(&answer(Value::Null)), json!({"ok": true}));
         assert_eq!(json_of(&answer(json!({"a": 1}))), json!({"a": 1}));
+    }
+
+    #[test]
+    fn lists_and_maps_of_objects_are_tables() {
+        let (header, rows) = rows_of(&json!([{"id": "a", "up": true}, {"id": "b", "age": 3}])).unwrap();
+        assert_eq!(header, ["id", "up", "age"]);
+        assert_eq!(rows, [["a", "true", ""], ["b", "", "3"]]);
+        let (header, rows) = rows_of(&json!({"10": {"v": 1}, "9": {"v": 2}})).unwrap();
+        assert_eq!(header, ["Key", "v"]);
+        assert_eq!(rows, [["9", "2"], ["10", "1"]]);
+        for plain in [json!([]), json!({}), json!([1]), json!({"a": 1}), json!("x"), json!([{"a": 1}, 2])] {
+            assert!(rows_of(&plain).is_none(), "{plain}");
+        }
+    }
+
+    #[test]
+    fn a_failure_for_machines_is_one_object() {
+        let refused = ClientError::Status {
+            method: "GET".into(),
+            path: "kv/a".into(),
+            status: 404,
+            errors: vec![],
+            body: None,
+        };
+        let shown = Failure::from(refused).as_json();
+        assert_eq!((&shown["status"], &shown["exit_code"]), (&json!(404), &json!(2)));
+        assert!(shown["error"].is_string() && shown["hint"].is_string(), "{shown}");
+        assert_eq!(Failure::from(anyhow::anyhow!("x")).as_json()["status"], Value::Null);
     }
 
     #[test]

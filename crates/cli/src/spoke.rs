@@ -18,6 +18,7 @@ use crate::output::{Failure, Printer};
 /// Runs the daemon until a signal ends it.
 pub fn run(args: &RunArgs) -> Result<ExitCode, Failure> {
     let options = options(args)?;
+    joined(&args.spoke)?;
     holdfast_ops::telemetry::init(holdfast_ops::telemetry::Format::Auto, args.log.as_deref())
         .map_err(anyhow::Error::from)?;
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().context("no runtime")?;
@@ -35,6 +36,7 @@ pub fn run(args: &RunArgs) -> Result<ExitCode, Failure> {
 pub fn renew(args: &RenewArgs, print: Printer) -> Result<ExitCode, Failure> {
     let ttl = i64::try_from(args.ttl.get().as_secs()).unwrap_or(i64::MAX);
     let SpokeArgs { server, credentials_dir, .. } = &args.spoke;
+    joined(&args.spoke)?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let renewed = runtime.block_on(renewal::once(credentials_dir, server, server_name(&args.spoke)?, ttl));
     let renewed = renewed.map_err(|error| {
@@ -48,6 +50,19 @@ pub fn renew(args: &RenewArgs, print: Printer) -> Result<ExitCode, Failure> {
         print.line(format!("Renewed the certificate of {}; it is good until {until}.", renewed.name));
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// Whether there is anything of a spoke; what is there is read later.
+fn joined(args: &SpokeArgs) -> Result<(), Failure> {
+    let dir = &args.credentials_dir;
+    match holdfast_spoke::credentials::occupied(dir) {
+        Some(_) => Ok(()),
+        None => Err(anyhow!(
+            "there are no credentials of a spoke in {dir:?}: join the hub first, with the command that `holdfast relay init` \
+             prints there"
+        )
+        .into()),
+    }
 }
 
 fn options(args: &RunArgs) -> Result<Options, Failure> {

@@ -216,7 +216,7 @@ impl Client {
         Err(ClientError::Unreachable { tried })
     }
 
-    /// Streams the answer of a read into a file; returns the number of bytes.
+    /// Streams the answer of a read into a new file that only its owner can read; returns the number of bytes.
     pub async fn download(&self, path: &str, file: &Path) -> Result<u64, ClientError> {
         let io = |source| ClientError::File { file: file.display().to_string(), source };
         let mut tried = Vec::new();
@@ -233,7 +233,8 @@ impl Client {
                 finish(Verb::Read, path, base, response).await?;
                 return Ok(0);
             }
-            let mut out = tokio::fs::File::create(file).await.map_err(io)?;
+            let mut new = tokio::fs::OpenOptions::new();
+            let mut out = new.write(true).create_new(true).mode(0o600).open(file).await.map_err(io)?;
             let mut bytes = 0;
             loop {
                 let broke = |source: reqwest::Error| ClientError::Answer {

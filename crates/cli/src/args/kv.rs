@@ -28,7 +28,7 @@ pub enum Kv {
         cas: Option<i64>,
         /// mount/path
         path: String,
-        /// key=value, key=@file, key=-, @file or -
+        /// key=value, key=@file or key=- (both without one line end), @file or - (a JSON object).
         fields: Vec<String>,
     },
     /// Change some fields of the newest version.
@@ -36,7 +36,7 @@ pub enum Kv {
     Patch {
         /// mount/path
         path: String,
-        /// key=value, key=@file, key=-, @file or -
+        /// key=value, key=@file or key=- (both without one line end), @file or - (a JSON object).
         fields: Vec<String>,
     },
     /// List secrets.
@@ -75,7 +75,10 @@ pub enum Kv {
         path: String,
     },
     /// Work with a secret's metadata.
-    #[command(subcommand)]
+    #[command(
+        subcommand,
+        after_help = "Examples:\n  holdfast kv metadata get secret/app\n  holdfast kv metadata put secret/app max_versions=5"
+    )]
     Metadata(KvMetadata),
 }
 

@@ -21,7 +21,10 @@ pub enum Operator {
     #[command(after_help = "Example:\n  holdfast operator step-down")]
     StepDown,
     /// Membership and backups.
-    #[command(subcommand)]
+    #[command(
+        subcommand,
+        after_help = "Examples:\n  holdfast operator raft list-peers\n  holdfast operator raft snapshot save backup.tgz"
+    )]
     Raft(Raft),
 }
 
@@ -46,7 +49,7 @@ pub struct InitArgs {
 
 #[derive(Args, Debug)]
 pub struct UnsealArgs {
-    /// The share; `-` or nothing reads it from standard input.
+    /// The share; `-` or nothing reads it from standard input, at a terminal without showing it.
     pub key: Option<String>,
     /// Forget the shares given so far.
     #[arg(long)]
@@ -101,7 +104,11 @@ pub enum Raft {
         id: String,
     },
     /// Save and restore backups.
-    #[command(subcommand)]
+    #[command(
+        subcommand,
+        after_help = "Examples:\n  holdfast operator raft snapshot save backup.tgz\n  \
+            holdfast operator raft snapshot restore backup.tgz"
+    )]
     Snapshot(Snapshot),
 }
 
@@ -110,8 +117,11 @@ pub enum Snapshot {
     /// Save a backup of the whole cluster into a file.
     #[command(after_help = "Example:\n  holdfast operator raft snapshot save backup.tgz")]
     Save {
-        /// The file.
+        /// The file; only its owner can read it.
         file: PathBuf,
+        /// Replace a file that is there.
+        #[arg(long)]
+        force: bool,
     },
     /// Restore a backup onto the whole cluster.
     #[command(after_help = "Example:\n  holdfast operator raft snapshot restore backup.tgz")]
@@ -121,5 +131,8 @@ pub enum Snapshot {
         /// Also when it was made by another cluster.
         #[arg(long)]
         force: bool,
+        /// Do not ask at a terminal.
+        #[arg(long)]
+        yes: bool,
     },
 }

@@ -37,10 +37,14 @@ pub enum Relay {
         format: Format,
     },
     /// Bootstrap tokens.
-    #[command(subcommand)]
+    #[command(
+        subcommand,
+        after_help = "Examples:\n  holdfast relay token create -allowed-spoke-name=spoke-1 -ttl=1h -max-uses=1\n  \
+            holdfast relay token list"
+    )]
     Token(RelayToken),
     /// The certificate authority of the spokes.
-    #[command(subcommand)]
+    #[command(subcommand, after_help = "Examples:\n  holdfast relay ca status\n  holdfast relay ca rotate")]
     Ca(RelayCa),
     /// Lock a spoke out: it no longer enrols, renews or connects, and its stream ends.
     #[command(after_help = "Example:\n  holdfast relay deny spoke-1 -reason=\"machine lost\"")]
@@ -137,7 +141,8 @@ pub struct RelayJoin {
     /// The bootstrap token; `-` reads it from standard input.
     #[arg(long, env = "HOLDFAST_RELAY_TOKEN", hide_env_values = true)]
     pub token: SecretString,
-    /// host:port that the spoke will dial, when it is not what the hub says; or the URL of the hub's API.
+    /// host:port that the spoke will dial, several with commas, when it is not what the hub says; or the URL of the
+    /// hub's API.
     #[arg(long)]
     pub hub_addr: Option<String>,
     /// The pin of the hub's certificate authority: sha256:…

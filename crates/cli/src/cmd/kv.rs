@@ -20,7 +20,18 @@ struct Place {
 impl Place {
     async fn find(session: &Session, path: &str) -> Result<Self, Failure> {
         let path = path.trim_start_matches('/');
-        let answer = session.client.read(&format!("sys/internal/ui/mounts/{path}")).await?;
+        let answer = session.client.read(&format!("sys/internal/ui/mounts/{path}")).await;
+        // One answer for both, so that a caller without rights learns nothing.
+        let answer = answer.map_err(|error| match error.status() {
+            Some(403) => Failure::from(error).hinted(
+                "No kv engine is mounted at that path, or the token has no rights there; `holdfast secrets list` shows \
+                 what is mounted.",
+            ),
+            _ => Failure::from(error),
+        })?;
+        if let Some(kind) = answer.data().get("type").and_then(Value::as_str).filter(|kind| *kind != "kv") {
+            return Err(anyhow::anyhow!("{path} belongs to a mount of the type {kind}, not kv").into());
+        }
         let mount = answer.data().get("path").and_then(Value::as_str).unwrap_or_default().to_owned();
         let versioned = answer.data().pointer("/options/version").and_then(Value::as_str) == Some("2");
         let rest = path.strip_prefix(&mount).unwrap_or("").trim_matches('/').to_owned();
@@ -94,6 +105,7 @@ async fn get(
 }
 
 async fn put(session: &Session, cas: Option<i64>, path: &str, args: &[String]) -> Result<(), Failure> {
+    some(args)?;
     let place = Place::find(session, path).await?;
     let fields = Value::Object(input::fields(args)?);
     let body = if place.versioned {
@@ -107,11 +119,23 @@ async fn put(session: &Session, cas: Option<i64>, path: &str, args: &[String]) -
 }
 
 async fn patch(session: &Session, path: &str, args: &[String]) -> Result<(), Failure> {
+    some(args)?;
     let place = Place::find(session, path).await?;
     place.versions_needed()?;
     let body = json!({"data": input::fields(args)?});
     let answer = session.client.send(Verb::Patch, &place.at("data"), Some(&body)).await?;
     session.print.answer(&answer, None, "Success! Data patched.")
+}
+
+/// A version without fields is hardly ever meant, and hides the one before.
+fn some(args: &[String]) -> Result<(), Failure> {
+    if args.is_empty() {
+        return Err(anyhow::anyhow!(
+            "give fields as key=value, or - with {{}} on standard input to write none"
+        )
+        .into());
+    }
+    Ok(())
 }
 
 async fn delete(session: &Session, versions: &[u64], path: &str) -> Result<(), Failure> {

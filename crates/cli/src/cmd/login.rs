@@ -9,30 +9,62 @@ use serde_json::{Map, Value, json};
 use super::{Outcome, Session};
 use crate::args::LoginArgs;
 use crate::output::Failure;
-use crate::{input, session};
+use crate::{input, session, terminal};
+
+const TOKEN: &str = "Token (not shown)";
 
 /// Logs in.
 pub async fn run(session: &Session, args: LoginArgs) -> Outcome {
     match args.method.as_str() {
         "token" => with_token(session, &args).await,
         "userpass" => {
-            let mut fields = input::fields(&args.fields)?;
+            let mut fields = asked(&args, &[("username", Shown::Yes), ("password", Shown::No)])?;
             let name = fields.remove("username").ok_or_else(|| anyhow!("username=… is needed"))?;
             let name = name.as_str().unwrap_or_default().to_owned();
             with_method(session, &args, &format!("login/{name}"), fields).await
         }
-        "approle" => with_method(session, &args, "login", input::fields(&args.fields)?).await,
+        "approle" => {
+            // Not every role wants a secret id: it is asked for only together with the rest.
+            let wanted = [("role_id", Shown::Yes), ("secret_id", Shown::No)];
+            let wanted = if args.fields.is_empty() { &wanted[..] } else { &[] };
+            with_method(session, &args, "login", asked(&args, wanted)?).await
+        }
         other => Err(anyhow!("unknown login method {other:?}; there are token, userpass and approle").into()),
     }
 }
 
+/// Whether a field is shown while it is typed.
+#[derive(Clone, Copy, Debug)]
+enum Shown {
+    Yes,
+    No,
+}
+
+/// The fields that were given; at a terminal those that are missing are asked for.
+fn asked(args: &LoginArgs, wanted: &[(&str, Shown)]) -> Result<Map<String, Value>, Failure> {
+    let mut fields = input::fields(&args.fields)?;
+    for (name, shown) in wanted.iter().filter(|_| terminal::is_there()) {
+        if !fields.contains_key(*name) {
+            let value = match shown {
+                Shown::Yes => terminal::text(name)?,
+                Shown::No => terminal::secret(&format!("{name} (not shown)"))?,
+            };
+            fields.insert((*name).to_owned(), value.into());
+        }
+    }
+    Ok(fields)
+}
+
 async fn with_token(session: &Session, args: &LoginArgs) -> Outcome {
     let text = match args.fields.as_slice() {
-        [] => input::text_of("-")?,
-        [one] => one.strip_prefix("token=").map_or_else(|| input::text_of(one), |t| Ok(t.to_owned()))?,
+        [] => input::secret_of("-", TOKEN)?,
+        [one] => input::secret_of(one.strip_prefix("token=").unwrap_or(one), TOKEN)?,
         _ => return Err(anyhow!("give one token").into()),
     };
-    let token = SecretString::from(text.trim().to_owned());
+    if text.is_empty() {
+        return Err(anyhow!("no token was given").into());
+    }
+    let token = SecretString::from(text);
     let answer =
         session::with_token(&session.global, Some(token.clone()))?.read("auth/token/lookup-self").await?;
     keep(session, args, &token)?;

@@ -19,7 +19,7 @@ use holdfast_client::Client;
 use crate::args::relay::Relay;
 use crate::args::{Cli, Command, Global};
 use crate::output::{Failure, Printer};
-use crate::session;
+use crate::{hints, session};
 
 type Outcome = Result<ExitCode, Failure>;
 
@@ -32,9 +32,6 @@ struct Session {
 
 /// Runs the command.
 pub fn run(cli: Cli) -> Outcome {
-    if let Some(parent) = cli.global.end_with_parent {
-        crate::parent::follow(parent)?;
-    }
     match cli.command {
         Command::Dev(args) => crate::dev::run(args, Printer { json: cli.global.json }),
         Command::Demo(demo) => crate::demo::run(demo, Printer { json: cli.global.json }),
@@ -52,7 +49,12 @@ fn talk(global: Global, command: Command) -> Outcome {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let print = Printer { json: global.json };
     let session = Session { client: session::client(&global)?, print, global };
-    runtime.block_on(dispatch(&session, command))
+    // Of these the token is an argument.
+    let own = matches!(command, Command::Login(_) | Command::Unwrap(_));
+    runtime.block_on(dispatch(&session, command)).map_err(|failure| {
+        let anonymous = !own && session.global.token_file.is_none() && session::token().is_none();
+        if anonymous && failure.status() == Some(403) { failure.hinted(hints::NO_TOKEN) } else { failure }
+    })
 }
 
 async fn dispatch(session: &Session, command: Command) -> Outcome {

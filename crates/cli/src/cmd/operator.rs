@@ -1,6 +1,7 @@
 //! `operator`: the life of a cluster.
 
 use std::io::{BufRead, IsTerminal};
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -11,6 +12,7 @@ use serde_json::{Map, Value, json};
 use super::{Outcome, Session, status};
 use crate::args::{InitArgs, Operator, Raft, Snapshot, UnsealArgs};
 use crate::output::{Failure, cell};
+use crate::terminal;
 
 /// Runs one of the commands.
 pub async fn run(session: &Session, command: Operator) -> Outcome {
@@ -69,10 +71,10 @@ async fn unseal(session: &Session, args: UnsealArgs) -> Outcome {
     let body = match (args.reset, args.key) {
         (true, _) => json!({"reset": true}),
         (false, Some(key)) if key != "-" => json!({"key": key}),
+        (false, _) if terminal::is_there() => {
+            json!({"key": terminal::secret("Unseal key (not shown)")?.trim()})
+        }
         (false, _) => {
-            if std::io::stdin().is_terminal() {
-                session.print.note("Unseal key (one line):");
-            }
             let mut line = String::new();
             std::io::stdin().lock().read_line(&mut line).context("cannot read standard input")?;
             json!({"key": line.trim()})
@@ -94,7 +96,9 @@ async fn raft(session: &Session, command: Raft) -> Outcome {
             join(session, leader, leader_ca_cert, non_voter, false).await
         }
         Raft::Rejoin { leader, leader_ca_cert, yes } => {
-            if !yes {
+            let wipe = "This wipes the data of the addressed node";
+            let agreed = yes || terminal::is_there() && terminal::agrees(wipe)?;
+            if !agreed {
                 return Err(anyhow!("this wipes the data of the addressed node; add --yes to go on").into());
             }
             join(session, leader, leader_ca_cert, false, true).await
@@ -143,13 +147,14 @@ async fn list_peers(session: &Session) -> Outcome {
 
 async fn snapshot(session: &Session, command: Snapshot) -> Outcome {
     match command {
-        Snapshot::Save { file } => {
-            let progress = spinner(session, "saving the backup");
-            let bytes = session.client.download("sys/storage/raft/snapshot", &file).await?;
-            progress.finish_and_clear();
+        Snapshot::Save { file, force } => {
+            let bytes = save(session, &file, force).await?;
             session.print.done(format!("Saved {bytes} bytes to {}.", file.display()));
         }
-        Snapshot::Restore { file, force } => {
+        Snapshot::Restore { file, force, yes } => {
+            if !yes && terminal::is_there() && !terminal::agrees("This replaces everything in the cluster")? {
+                return Err(anyhow!("nothing was done").into());
+            }
             let progress = spinner(session, "restoring the backup on all nodes");
             let path = if force { "sys/storage/raft/snapshot-force" } else { "sys/storage/raft/snapshot" };
             session.client.upload(path, &file).await?;
@@ -158,6 +163,34 @@ async fn snapshot(session: &Session, command: Snapshot) -> Outcome {
         }
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// Writes a backup beside its place and moves it there once it is whole.
+async fn save(session: &Session, file: &Path, force: bool) -> Result<u64, Failure> {
+    if file == Path::new("-") {
+        return Err(anyhow!("a backup goes into a file, not to standard output; ./- names a file").into());
+    }
+    match std::fs::symlink_metadata(file) {
+        Ok(found) if force && found.is_file() => {}
+        Ok(found) if found.is_file() => {
+            return Err(anyhow!("{file:?} is there already; -force replaces it").into());
+        }
+        Ok(_) => return Err(anyhow!("{file:?} is there already and no file").into()),
+        Err(_) => {}
+    }
+    let mut partial = file.as_os_str().to_owned();
+    partial.push(".partial");
+    let partial = PathBuf::from(partial);
+    let _ = std::fs::remove_file(&partial);
+    let progress = spinner(session, "saving the backup");
+    let saved = session.client.download("sys/storage/raft/snapshot", &partial).await;
+    progress.finish_and_clear();
+    if saved.is_err() {
+        let _ = std::fs::remove_file(&partial);
+    }
+    let bytes = saved?;
+    std::fs::rename(&partial, file).with_context(|| format!("cannot write {file:?}"))?;
+    Ok(bytes)
 }
 
 /// A spinner on a terminal; silent otherwise and in JSON mode.

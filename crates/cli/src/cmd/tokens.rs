@@ -8,6 +8,8 @@ use super::{Outcome, Session};
 use crate::args::{Token, UnwrapArgs};
 use crate::input;
 
+const TOKEN: &str = "Token (not shown)";
+
 /// Runs one of the commands.
 pub async fn run(session: &Session, command: Token) -> Outcome {
     let client = &session.client;
@@ -23,7 +25,9 @@ pub async fn run(session: &Session, command: Token) -> Outcome {
                 }
                 (true, None) => return Err(anyhow::anyhow!("give the accessor").into()),
                 (false, Some(token)) => {
-                    client.write("auth/token/lookup", &json!({"token": input::text_of(&token)?})).await?
+                    client
+                        .write("auth/token/lookup", &json!({"token": input::secret_of(&token, TOKEN)?}))
+                        .await?
                 }
                 (false, None) => client.read("auth/token/lookup-self").await?,
             };
@@ -64,7 +68,7 @@ pub async fn run(session: &Session, command: Token) -> Outcome {
 /// Fetches a wrapped answer.
 pub async fn unwrap(session: &Session, args: UnwrapArgs) -> Outcome {
     let body = match args.token {
-        Some(token) => json!({"token": input::text_of(&token)?.trim()}),
+        Some(token) => json!({"token": input::secret_of(&token, TOKEN)?}),
         None => json!({}),
     };
     let answer = session.client.write("sys/wrapping/unwrap", &body).await?;

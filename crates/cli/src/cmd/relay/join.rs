@@ -3,6 +3,7 @@
 use std::process::ExitCode;
 
 use anyhow::{Context, anyhow};
+use holdfast_spoke::address::Address;
 use holdfast_spoke::join::{JoinError, JoinParams, Joined, join};
 use secrecy::{ExposeSecret as _, SecretString};
 use serde_json::json;
@@ -28,6 +29,7 @@ pub async fn run(session: &Session, args: RelayJoin) -> Outcome {
 
 /// What to join, and where the spoke dials when the hub is not asked for that.
 fn params(session: &Session, args: &RelayJoin) -> Result<(JoinParams, Option<String>), Failure> {
+    let (api, server) = places(session, args)?;
     let pin = match (&args.hub_cert_hash, args.skip_cert_hash_check) {
         (_, true) => None,
         (Some(pin), false) => Some(pin.clone()),
@@ -36,16 +38,11 @@ fn params(session: &Session, args: &RelayJoin) -> Result<(JoinParams, Option<Str
         }
     };
     let read = match args.token.expose_secret() {
-        "-" => Some(SecretString::from(input::text_of("-")?)),
+        "-" => Some(SecretString::from(input::secret_of("-", "Bootstrap token (not shown)")?)),
         _ => None,
     };
     let text = read.as_ref().unwrap_or(&args.token).expose_secret();
     let token = holdfast_spoke::join::token(text.trim()).context("-token")?;
-    let is_url = |text: &&String| text.starts_with("http://") || text.starts_with("https://");
-    let (api, server) = match &args.hub_addr {
-        Some(url) if is_url(&url) => (url.clone(), None),
-        other => (session::address(&session.global), other.clone()),
-    };
     let api = api.split(',').map(str::trim).filter(|url| !url.is_empty()).map(str::to_owned).collect();
     let params = JoinParams {
         api,
@@ -57,6 +54,24 @@ fn params(session: &Session, args: &RelayJoin) -> Result<(JoinParams, Option<Str
         force: args.force,
     };
     Ok((params, server))
+}
+
+/// The hub's API, and where the spoke dials when that was given. Looked at before anything is sent: a token may be good
+/// for one attempt only.
+fn places(session: &Session, args: &RelayJoin) -> Result<(String, Option<String>), Failure> {
+    let is_url = |text: &str| text.starts_with("http://") || text.starts_with("https://");
+    match args.hub_addr.as_deref() {
+        None => Ok((session::address(&session.global), None)),
+        Some(url) if is_url(url) => Ok((url.to_owned(), None)),
+        Some(server) => {
+            for address in server.split(',') {
+                address.parse::<Address>().context(
+                    "-hub-addr takes what the spoke dials, such as hub.example:50053, or the URL of the API",
+                )?;
+            }
+            Ok((session::address(&session.global), Some(server.to_owned())))
+        }
+    }
 }
 
 fn failure(error: JoinError) -> Failure {

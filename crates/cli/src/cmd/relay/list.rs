@@ -6,12 +6,17 @@ use serde_json::Value;
 
 use super::super::{Outcome, Session};
 use crate::args::relay::{Format, Place};
+use crate::output::Failure;
 
 const DAY: i64 = 86_400;
+const INIT: &str = "There is no relay there yet: set it up with `holdfast relay init`.";
 
 /// Runs the command.
 pub async fn run(session: &Session, place: &Place, format: Format) -> Outcome {
-    let answer = session.client.read(&place.path("spokes")).await?;
+    let answer = session.client.read(&place.path("spokes")).await.map_err(|error| match error.status() {
+        Some(404) => Failure::from(error).hinted(INIT),
+        _ => Failure::from(error),
+    })?;
     for warning in answer.warnings() {
         session.print.note(format!("WARNING! {warning}"));
     }
