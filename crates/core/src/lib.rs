@@ -4,7 +4,9 @@
 //! that the caller hands in, and what must happen comes back as a list of effects. The service crates are the
 //! shells that perform those effects, in order, persisting before they send.
 
+pub mod answer;
 pub mod epoch;
+pub mod freshness;
 pub mod intent;
 pub mod kind;
 pub mod label;
@@ -20,7 +22,8 @@ pub mod spoke_name;
 pub mod term;
 pub mod time;
 
+pub use answer::AnswerKind;
 pub use kind::Kind;
 pub use spoke_name::SpokeName;
 pub use term::{Epoch, Generation, LogIndex, MemberId, Term};
-pub use time::Mono;
+pub use time::{Mono, Now, Wall};

@@ -56,6 +56,43 @@ impl fmt::Display for Mono {
     }
 }
 
+/// A time of day, in microseconds since the Unix epoch: for dates that others read, never for deadlines.
+#[derive(Clone, Copy, Debug, Default, Deserialize, Eq, Hash, Ord, PartialEq, PartialOrd, Serialize)]
+#[serde(transparent)]
+pub struct Wall(i64);
+
+impl Wall {
+    /// A time so many microseconds after the epoch.
+    pub const fn from_micros(micros: i64) -> Self {
+        Self(micros)
+    }
+
+    /// Microseconds since the epoch.
+    pub const fn as_micros(self) -> i64 {
+        self.0
+    }
+
+    /// The time `d` later; saturates.
+    pub fn after(self, d: Duration) -> Self {
+        Self(self.0.saturating_add(i64::try_from(d.as_micros()).unwrap_or(i64::MAX)))
+    }
+
+    /// How long ago `earlier` was; zero when it lies ahead.
+    pub const fn since(self, earlier: Self) -> Duration {
+        let micros = self.0.saturating_sub(earlier.0);
+        if micros > 0 { Duration::from_micros(micros.unsigned_abs()) } else { Duration::ZERO }
+    }
+}
+
+/// Both clocks at one moment.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub struct Now {
+    /// What decisions compare.
+    pub mono: Mono,
+    /// What others read.
+    pub wall: Wall,
+}
+
 /// Spreads `base` by a fraction: `unit` in `0.0..=1.0` is the caller's random number, and the result lies in
 /// `base * (1 - fraction) ..= base * (1 + fraction)`.
 pub fn jittered(base: Duration, fraction: f64, unit: f64) -> Duration {

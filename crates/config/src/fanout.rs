@@ -1,0 +1,3 @@
+//! From the engine's cells to the readers.
+
+pub mod board;

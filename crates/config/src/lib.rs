@@ -1,0 +1,10 @@
+//! The config role: independent replicas that serve named values to many consumers.
+//!
+//! A replica holds the credentials of the backends, keeps what they say in cells, and answers from the cells. It
+//! keeps no state of its own and knows no other replica.
+
+pub mod config;
+pub mod fanout;
+pub mod provider;
+pub mod reference;
+pub mod value;
