@@ -19,6 +19,7 @@ jq --version|jq|the tests that use it as a client|all
 find_postgres|postgresql|the database tests and ./dev up|all up
 find_mariadb|mariadb-server|the database tests|all
 etcd --version|etcd-server|the benchmarks that compare with it|all
+redis-server --version|redis-server|the tests of the config server's Redis provider|all
 haproxy -v|haproxy|the tests behind a balancer|all
 nft --version|nftables|the partition tests|all
 ip -V|iproute2|the partition tests|all

@@ -7,4 +7,5 @@ pub mod config;
 pub mod fanout;
 pub mod provider;
 pub mod reference;
+pub mod upstream;
 pub mod value;

@@ -1,0 +1,56 @@
+//! The backends: one provider a file, each behind [`Provider`], and what they share.
+//!
+//! What must hold: an upstream has one connection for all its watches; a provider that lost it connects again by itself,
+//! with back-off; no credential and no value gets into an error or a log.
+
+use std::sync::Arc;
+
+use holdfast_ops::Tasks;
+
+use crate::config::UpstreamSettings;
+use crate::provider::Provider;
+
+/// Why `[upstream.NAME]` cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum BuildError {
+    /// Its type is none that is built in.
+    #[error("upstream.{upstream}: unknown type \"{kind}\"")]
+    UnknownType {
+        /// The upstream's name.
+        upstream: String,
+        /// Its type.
+        kind: String,
+    },
+    /// A key is missing or wrong.
+    #[error("upstream.{upstream}.{key}: {problem}")]
+    Setting {
+        /// The upstream's name.
+        upstream: String,
+        /// The key.
+        key: &'static str,
+        /// What is wrong with it.
+        problem: String,
+    },
+}
+
+impl BuildError {
+    /// A key that is missing or wrong.
+    pub fn setting(upstream: &str, key: &'static str, problem: impl ToString) -> Self {
+        Self::Setting { upstream: upstream.to_owned(), key, problem: problem.to_string() }
+    }
+}
+
+/// The provider of `[upstream.NAME]`. It connects when it is first asked; its tasks belong to `tasks`.
+///
+/// # Errors
+/// When its settings cannot be used.
+pub fn build(
+    name: &str,
+    settings: &UpstreamSettings,
+    tasks: &Tasks,
+) -> Result<Arc<dyn Provider>, BuildError> {
+    let _ = tasks;
+    // One arm a type, as the providers arrive.
+    let kind = settings.kind.clone();
+    Err(BuildError::UnknownType { upstream: name.to_owned(), kind })
+}
