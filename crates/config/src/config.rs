@@ -8,45 +8,7 @@ use std::path::PathBuf;
 use holdfast_ops::{ByteSize, Duration};
 use serde::{Deserialize, Serialize};
 
-/// A way to name a value.
-#[derive(Clone, Copy, Debug, Deserialize, Eq, Hash, Ord, PartialEq, PartialOrd, Serialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Scheme {
-    /// A file or a directory.
-    File,
-    /// An environment variable of the server.
-    Env,
-    /// The output of a program.
-    Exec,
-    /// The text of the reference itself.
-    Static,
-    /// An HTTP server.
-    Https,
-    /// A Vault or OpenBao server.
-    Vault,
-    /// Our hub.
-    Hub,
-    /// A Kubernetes Secret.
-    K8sSecret,
-    /// A Kubernetes ConfigMap.
-    K8sCm,
-    /// etcd.
-    Etcd,
-    /// Consul's key-value store.
-    Consul,
-    /// AWS Secrets Manager.
-    AwsSm,
-    /// AWS Systems Manager's parameter store.
-    AwsPs,
-    /// A table of a PostgreSQL.
-    Postgres,
-    /// Redis.
-    Redis,
-    /// Another config server; `mamori` is the same.
-    Holdfast,
-    /// Scripted, for tests.
-    Test,
-}
+pub use crate::binding::scheme::Scheme;
 
 /// Everything that can be set. Durations without a default of their own are 0 = none.
 #[derive(Clone, Debug, Default, Deserialize)]
@@ -106,7 +68,6 @@ pub enum BindingEntry {
 
 /// `bindings.NAME` as a table.
 #[derive(Clone, Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
 pub struct BindingTable {
     /// The reference.
     #[serde(rename = "ref")]
@@ -159,7 +120,7 @@ pub enum OnAbsent {
 }
 
 /// `upstream.NAME`. Which keys apply depends on `type`; a key of another type is an error.
-#[derive(Clone, Debug, Default, Deserialize)]
+#[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq)]
 #[serde(default)]
 pub struct UpstreamSettings {
     /// `file`, `env`, `exec`, `http`, `vault`, `hub`, `kube`, `etcd`, `consul`, `aws`, `postgres`, `redis`, `holdfast` or
@@ -227,8 +188,7 @@ pub struct UpstreamSettings {
 }
 
 /// `upstream.NAME.approle`
-#[derive(Clone, Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[derive(Clone, Debug, Deserialize, Eq, PartialEq)]
 pub struct AppRoleSettings {
     /// The role id.
     pub role_id: String,
@@ -239,8 +199,7 @@ pub struct AppRoleSettings {
 }
 
 /// `upstream.NAME.kubernetes`
-#[derive(Clone, Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[derive(Clone, Debug, Deserialize, Eq, PartialEq)]
 pub struct KubernetesLogin {
     /// The role.
     pub role: String,
@@ -251,8 +210,7 @@ pub struct KubernetesLogin {
 }
 
 /// `upstream.NAME.cert`
-#[derive(Clone, Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[derive(Clone, Debug, Deserialize, Eq, PartialEq)]
 pub struct CertLogin {
     /// PEM certificate.
     pub cert: PathBuf,
@@ -261,7 +219,7 @@ pub struct CertLogin {
 }
 
 /// `upstream.NAME.tls`
-#[derive(Clone, Debug, Default, Deserialize)]
+#[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq)]
 #[serde(default)]
 pub struct UpstreamTls {
     /// PEM authorities to trust instead of the system's.
@@ -305,7 +263,6 @@ pub enum AuthMode {
 
 /// `auth.token.`
 #[derive(Clone, Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
 pub struct TokenSettings {
     /// The file with the tokens' hashes.
     pub file: PathBuf,
@@ -313,7 +270,6 @@ pub struct TokenSettings {
 
 /// `auth.header.`
 #[derive(Clone, Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
 pub struct HeaderSettings {
     /// Its name, such as `X-Api-Key`.
     pub name: String,
@@ -356,7 +312,6 @@ pub struct PeercredSettings {
 
 /// `auth.jwt.`
 #[derive(Clone, Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
 pub struct JwtSettings {
     /// The file with the keys.
     pub jwks_file: PathBuf,
@@ -461,7 +416,6 @@ pub struct ListenerSettings {
 
 /// `listener.tls`
 #[derive(Clone, Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
 pub struct ListenerTls {
     /// PEM certificate chain.
     pub cert: PathBuf,

@@ -3,8 +3,11 @@
 //! A replica holds the credentials of the backends, keeps what they say in cells, and answers from the cells. It
 //! keeps no state of its own and knows no other replica.
 
+pub mod binding;
 pub mod config;
+pub mod digest;
 pub mod fanout;
+pub mod load;
 pub mod provider;
 pub mod reference;
 pub mod upstream;

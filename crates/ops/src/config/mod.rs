@@ -12,6 +12,7 @@ mod de;
 mod environment;
 mod files;
 mod node;
+mod place;
 mod problems;
 
 use std::ffi::OsString;
@@ -20,6 +21,7 @@ use std::path::{Path, PathBuf};
 use serde::de::DeserializeOwned;
 
 use self::node::{Node, Value};
+pub use self::place::{Place, Position};
 pub use self::problems::{Checker, Problem, Problems};
 
 /// The roles; a file may hold the keys of several.
