@@ -14,7 +14,12 @@ use serde::de::{
 };
 
 use super::node::{Node, Value};
+use super::place::Place;
 use super::problems::Problems;
+
+/// The name under which a type that is a text or a table asks for a struct, so that the table's unknown keys are seen and
+/// a text from the environment or a flag is taken too.
+pub const TEXT_OR_TABLE: &str = "text or table";
 
 /// Parses `section`; `None` when it cannot be made whole even without the faulty keys.
 pub(super) fn parse<T: DeserializeOwned>(
@@ -33,14 +38,19 @@ pub(super) fn parse<T: DeserializeOwned>(
         };
         let mut path = fault.path.unwrap_or_default();
         let key = path.iter().fold(prefix.to_owned(), |key, part| format!("{key}.{part}"));
-        let source = section.source_of(&path.join("."));
+        // The closest table that somebody wrote, when the value itself is a default.
+        let place = (0..=path.len()).rev().find_map(|length| {
+            let node = section.at_path(path.get(..length)?)?;
+            (length > 0).then(|| node.place())
+        });
+        let place = place.unwrap_or_else(|| Place::whole("default"));
         match &fault.missing {
             Some(field) => {
-                problems.push(&source, &format!("{key}.{field}"), "is required", "set it");
+                problems.push(&place, &format!("{key}.{field}"), "is required", "set it");
             }
-            None => problems.push(&source, &key, fault.text, "correct the value"),
+            None => problems.push(&place, &key, fault.text, "correct the value"),
         }
-        // A fault inside a list spoils the list: an index is no key that could be left out.
+        // An item of a list is no key that could be left out: without it the whole list is.
         while !path.is_empty() && !section.remove(&path) {
             path.pop();
         }
@@ -206,15 +216,15 @@ impl<'a> Reader<'a> {
             return Some(Err(self.fault(Unexpected::Str(text), &"a table")));
         }
         let items = text.split(',').map(str::trim).filter(|item| !item.is_empty());
-        let node = |item: &str| Node { source: source.clone(), value: Value::Loose(item.to_owned()) };
-        Some(Ok(Node { source: source.clone(), value: Value::List(items.map(node).collect()) }))
+        let node = |item: &str| Node::whole(source.clone(), Value::Loose(item.to_owned()));
+        Some(Ok(Node::whole(source.clone(), Value::List(items.map(node).collect()))))
     }
 
     fn report_unknown(&self, fields: &[&str]) {
         let Value::Table(table) = &self.node.value else { return };
         for (key, node) in table.iter().filter(|(key, _)| !fields.contains(&key.as_str())) {
             let full = format!("{}.{key}", self.path.key());
-            self.sink.borrow_mut().unknown(&node.source, &full, fields);
+            self.sink.borrow_mut().unknown(&node.key_place(), &full, fields);
         }
     }
 }
@@ -295,10 +305,13 @@ impl<'de> de::Deserializer<'de> for Reader<'_> {
 
     fn deserialize_struct<V: Visitor<'de>>(
         self,
-        _: &'static str,
+        name: &'static str,
         fields: &'static [&'static str],
         visitor: V,
     ) -> Result<V::Value, Fault> {
+        if name == TEXT_OR_TABLE && matches!(&self.node.value, Value::Loose(text) if !text.starts_with('{')) {
+            return self.any(visitor);
+        }
         let whole = self.structured(false).transpose()?;
         let reader = Reader { node: whole.as_ref().unwrap_or(self.node), ..self };
         reader.report_unknown(fields);

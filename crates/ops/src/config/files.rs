@@ -4,12 +4,14 @@ use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
 use super::node::Node;
+use super::place::{Place, Position};
 use super::problems::Problems;
+use super::{parse_toml, parse_yaml};
 
 /// A configuration file is written by hand; a larger one is the wrong file.
 const MAX_BYTES: u64 = 4 << 20;
 
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Eq, PartialEq)]
 enum Format {
     Toml,
     Yaml,
@@ -23,26 +25,31 @@ fn format_of(path: &Path) -> Option<Format> {
     }
 }
 
-/// Reads `path` and lays it over `tree`.
-pub(super) fn read_into(path: &Path, tree: &mut Node, problems: &mut Problems) {
-    let files = match list(path) {
-        Ok(files) => files,
-        Err(error) => {
-            let fix = "name a file that ends in .toml, .yaml or .yml, or a directory with such files";
-            problems.push(&path.display().to_string(), "", format!("cannot be read ({error})"), fix);
-            return;
-        }
-    };
-    for file in files {
-        let source: Rc<str> = file.display().to_string().into();
-        match read(&file, &source) {
-            Ok(node) => tree.merge(node),
-            Err(what) => problems.push(&source, "", what, "correct the file"),
-        }
-    }
+/// What a file says, and what is wrong with how it says it.
+pub(super) struct Parsed {
+    pub(super) node: Node,
+    pub(super) faults: Vec<Fault>,
+    pub(super) duplicates: Vec<Duplicate>,
 }
 
-fn list(path: &Path) -> std::io::Result<Vec<PathBuf>> {
+/// A text that does not follow its format.
+pub(super) struct Fault {
+    pub(super) at: Option<Position>,
+    pub(super) text: String,
+}
+
+/// A key that one file sets twice.
+pub(super) struct Duplicate {
+    pub(super) path: Vec<String>,
+    pub(super) first: Position,
+    pub(super) second: Position,
+}
+
+/// The files that `path` stands for; of a directory those with a known ending, in name order.
+///
+/// # Errors
+/// When the directory cannot be read or has none.
+pub(super) fn list(path: &Path, toml_only: bool) -> std::io::Result<Vec<PathBuf>> {
     if !std::fs::metadata(path)?.is_dir() {
         return Ok(vec![path.to_owned()]);
     }
@@ -51,54 +58,50 @@ fn list(path: &Path) -> std::io::Result<Vec<PathBuf>> {
         let file = entry?.path();
         // Names with a dot in front are an editor's or a Kubernetes volume's own business.
         let hidden = file.file_name().is_some_and(|name| name.as_encoded_bytes().starts_with(b"."));
-        if !hidden && format_of(&file).is_some() && file.is_file() {
+        let known = format_of(&file).is_some_and(|format| !toml_only || format == Format::Toml);
+        if !hidden && known && file.is_file() {
             files.push(file);
         }
     }
     files.sort();
     if files.is_empty() {
-        return Err(std::io::Error::other("the directory has no .toml, .yaml or .yml file"));
+        let endings = if toml_only { ".toml" } else { ".toml, .yaml or .yml" };
+        return Err(std::io::Error::other(format!("the directory has no {endings} file")));
     }
     Ok(files)
 }
 
-fn read(file: &Path, source: &Rc<str>) -> Result<Node, String> {
+/// Reads one file. The error says what is wrong with the file as a whole.
+pub(super) fn read(file: &Path) -> Result<Parsed, String> {
     let format = format_of(file).ok_or("has an unknown ending, not .toml, .yaml or .yml")?;
     let unreadable = |error: std::io::Error| format!("cannot be read ({error})");
     if std::fs::metadata(file).map_err(unreadable)?.len() > MAX_BYTES {
         return Err("is larger than 4 MiB".to_owned());
     }
     let text = std::fs::read_to_string(file).map_err(unreadable)?;
-    match format {
-        Format::Toml => match text.parse::<toml::Table>() {
-            Ok(table) => Ok(Node::from_toml(toml::Value::Table(table), source)),
-            Err(error) => Err(format!("is not TOML ({})", place(&text, &error))),
-        },
-        Format::Yaml if text.trim().is_empty() => Ok(Node::table(source)),
-        Format::Yaml => match serde_saphyr::from_str_with_options::<serde_json::Value>(&text, yaml_options())
-        {
-            Ok(serde_json::Value::Null) => Ok(Node::table(source)),
-            Ok(value @ serde_json::Value::Object(_)) => Ok(Node::from_json(value, source)),
-            Ok(_) => Err("is not a table at its top".to_owned()),
-            Err(error) => Err(format!("is not YAML ({})", first_line(&error.to_string()))),
-        },
+    let source: Rc<str> = file.display().to_string().into();
+    Ok(match format {
+        Format::Toml => parse_toml::parse(&text, &source),
+        Format::Yaml => parse_yaml::parse(&text, &source),
+    })
+}
+
+/// Reads one file and reports what is wrong with it; `None` when it cannot be used.
+pub(super) fn read_whole(file: &Path, every_fault: bool, problems: &mut Problems) -> Option<Parsed> {
+    let source = file.display().to_string();
+    let parsed = match read(file) {
+        Ok(parsed) => parsed,
+        Err(what) => {
+            problems.push(&Place::whole(source), "", what, "correct the file");
+            return None;
+        }
+    };
+    let format = if format_of(file) == Some(Format::Toml) { "TOML" } else { "YAML" };
+    let faults = parsed.faults.iter().take(if every_fault { usize::MAX } else { 1 });
+    for Fault { at, text } in faults {
+        let line = at.map(|at| format!("line {}: ", at.line)).filter(|_| !text.starts_with("line "));
+        let what = format!("is not {format} ({}{text})", line.unwrap_or_default());
+        problems.push(&Place { source: source.clone(), at: *at }, "", what, "correct the file");
     }
-}
-
-/// YAML 1.2, in which `y` and `no` are text; and no message that quotes the file, which may hold a secret.
-fn yaml_options() -> serde_saphyr::Options {
-    serde_saphyr::options! { strict_booleans: true, with_snippet: false }
-}
-
-/// The message with its line, without quoting the file, which may hold a secret.
-fn place(text: &str, error: &toml::de::Error) -> String {
-    let message = first_line(error.message()).to_owned();
-    match error.span().and_then(|span| text.get(..span.start)) {
-        Some(before) => format!("line {}: {message}", before.matches('\n').count() + 1),
-        None => message,
-    }
-}
-
-fn first_line(text: &str) -> &str {
-    text.lines().next().unwrap_or(text)
+    parsed.faults.is_empty().then_some(parsed)
 }

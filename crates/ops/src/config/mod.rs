@@ -9,9 +9,12 @@
 //! `deny_unknown_fields`: the loader sees which keys the struct has. `#[serde(flatten)]` would hide them; do not use it.
 
 mod de;
+mod draft;
 mod environment;
 mod files;
 mod node;
+mod parse_toml;
+mod parse_yaml;
 mod place;
 mod problems;
 
@@ -20,8 +23,12 @@ use std::path::{Path, PathBuf};
 
 use serde::de::DeserializeOwned;
 
+pub use self::de::TEXT_OR_TABLE;
+pub use self::draft::{Beside, Draft, Tree};
+pub use self::node::Twice;
 use self::node::{Node, Value};
 pub use self::place::{Place, Position};
+pub use self::problems::closest;
 pub use self::problems::{Checker, Problem, Problems};
 
 /// The roles; a file may hold the keys of several.
@@ -41,13 +48,36 @@ pub struct Loader {
     environment: Vec<(OsString, OsString)>,
     aliases: Vec<(&'static str, &'static str)>,
     flags: Vec<(String, String)>,
+    variables: Option<&'static str>,
+    own_files: bool,
+    named: Option<&'static str>,
 }
 
 impl Loader {
     /// A loader for `server.<role>.`, which reads this process's environment.
     pub fn new(role: &'static str) -> Self {
         let environment = std::env::vars_os().collect();
-        Self { role, path: None, environment, aliases: Vec::new(), flags: Vec::new() }
+        Self {
+            role,
+            path: None,
+            environment,
+            aliases: Vec::new(),
+            flags: Vec::new(),
+            variables: None,
+            own_files: false,
+            named: None,
+        }
+    }
+
+    /// Reads files that are the role's own: its keys may stand at their top too, a directory gives its `*.toml`, and a key
+    /// that is set twice is a problem. Variables with this prefix, such as `HOLDFAST_CONFIG__`, name keys of the role.
+    /// Each entry of the table `named` is one thing with a name, which two files do not share.
+    #[must_use]
+    pub const fn own_files(mut self, variables: &'static str, named: &'static str) -> Self {
+        self.variables = Some(variables);
+        self.own_files = true;
+        self.named = Some(named);
+        self
     }
 
     /// Reads this file, or all files of this directory.
@@ -97,20 +127,9 @@ impl Loader {
     /// # Errors
     /// All problems at once; the process should print them and exit with [`crate::exit::CONFIG`].
     pub fn load<T: DeserializeOwned + Validate>(self) -> Result<T, Problems> {
-        let mut problems = Problems::default();
-        let mut tree = Node::table("default");
-        if let Some(path) = &self.path {
-            files::read_into(path, &mut tree, &mut problems);
-        }
-        environment::read_into(&self, &mut tree, &mut problems);
-        for (key, value) in &self.flags {
-            self.put_flag(key, value, &mut tree, &mut problems);
-        }
-        let section = self.section(tree, &mut problems);
-        let prefix = format!("server.{}", self.role);
-        let parsed: Option<T> = de::parse(section.clone(), &prefix, &mut problems);
+        let (parsed, tree, mut problems) = self.read().parse::<T>();
         if let Some(parsed) = &parsed {
-            parsed.validate(&mut Checker::new(&prefix, &section, &mut problems));
+            parsed.validate(&mut Checker::new(tree.prefix(), tree.section(), &mut problems));
         }
         match parsed {
             Some(parsed) if problems.is_empty() => Ok(parsed),
@@ -118,11 +137,87 @@ impl Loader {
         }
     }
 
+    /// Reads and merges everything, for a role whose files name other files.
+    pub fn read(self) -> Draft {
+        let mut problems = Problems::default();
+        let mut twice = Vec::new();
+        let mut tree = Node::table("default");
+        let files = self.read_files(&mut tree, &mut twice, &mut problems);
+        let broken = !problems.is_empty();
+        environment::read_into(&self, &mut tree, &mut problems);
+        for (key, value) in &self.flags {
+            self.put_flag(key, value, &mut tree, &mut problems);
+        }
+        let section = self.section(tree, &mut problems);
+        let prefix = format!("server.{}", self.role);
+        Draft::new(prefix, section, problems, twice, files, broken)
+    }
+
+    /// Lays the files over `tree` and tells which they were.
+    fn read_files(&self, tree: &mut Node, twice: &mut Vec<Twice>, problems: &mut Problems) -> Vec<PathBuf> {
+        let Some(path) = &self.path else { return Vec::new() };
+        let files = match files::list(path, self.own_files) {
+            Ok(files) => files,
+            Err(error) => {
+                let fix = "name a file that ends in .toml, .yaml or .yml, or a directory with such files";
+                let place = Place::whole(path.display().to_string());
+                problems.push(&place, "", format!("cannot be read ({error})"), fix);
+                return Vec::new();
+            }
+        };
+        for file in &files {
+            let Some(parsed) = files::read_whole(file, self.own_files, problems) else { continue };
+            if self.own_files {
+                self.add_own(file, parsed, tree, twice);
+            } else if let Some(duplicate) = parsed.duplicates.first() {
+                let place = Place { source: file.display().to_string(), at: Some(duplicate.second) };
+                let what = format!("sets a key twice (line {})", duplicate.second.line);
+                problems.push(&place, "", what, "correct the file");
+            } else {
+                tree.merge(parsed.node);
+            }
+        }
+        files
+    }
+
+    /// Adds a file of the role's own, with the keys at its top.
+    fn add_own(&self, file: &Path, parsed: files::Parsed, tree: &mut Node, twice: &mut Vec<Twice>) {
+        let source = file.display().to_string();
+        let mut inner = parsed.node.clone();
+        let mut role = Node::table(&source);
+        if let (Value::Table(top), Value::Table(keys)) = (&mut inner.value, &mut role.value) {
+            let is_key = |key: &&String| key.as_str() != "server";
+            let names: Vec<_> = top.keys().filter(is_key).cloned().collect();
+            keys.extend(names.into_iter().filter_map(|name| top.remove_entry(&name)));
+        }
+        let mut roles = Node::table(&source);
+        roles.value = Value::Table([(self.role.to_owned(), role)].into());
+        let mut hoisted = Node::table(&source);
+        hoisted.value = Value::Table([("server".to_owned(), roles)].into());
+        let in_role = ["server", self.role].map(str::to_owned);
+        let named: Vec<_> = in_role.iter().cloned().chain(self.named.map(str::to_owned)).collect();
+        let mut found = Vec::new();
+        tree.add(hoisted, &mut Vec::new(), &named, &mut found);
+        tree.add(inner, &mut Vec::new(), &named, &mut found);
+        let place = |at| Place { source: source.clone(), at: Some(at) };
+        found.extend(parsed.duplicates.into_iter().map(|duplicate| Twice {
+            path: duplicate.path,
+            first: place(duplicate.first),
+            second: place(duplicate.second),
+        }));
+        for entry in &mut found {
+            if entry.path.starts_with(&in_role) {
+                entry.path.drain(..in_role.len());
+            }
+        }
+        twice.append(&mut found);
+    }
+
     fn put_flag(&self, key: &str, value: &str, tree: &mut Node, problems: &mut Problems) {
-        let source = "flag";
+        let place = Place::whole("flag");
         if key.is_empty() || key.split('.').any(str::is_empty) {
             problems.push(
-                source,
+                &place,
                 key,
                 "is not a key",
                 "write key=value, with dots between the parts of the key",
@@ -130,10 +225,10 @@ impl Loader {
             return;
         }
         let full = if key.starts_with("server.") { key.to_owned() } else { self.full(key) };
-        let leaf = Node { source: source.into(), value: Value::Loose(value.to_owned()) };
+        let leaf = Node::whole("flag".into(), Value::Loose(value.to_owned()));
         if let Err(at) = tree.put(&full, leaf) {
             problems.push(
-                source,
+                &place,
                 &full,
                 format!("{at} holds a value already, not a table"),
                 "remove one of the two",
@@ -151,13 +246,13 @@ impl Loader {
         let Value::Table(top) = tree.value else { return found };
         for (key, node) in top {
             if key != "server" {
-                problems.unknown(&node.source, &key, &["server"]);
+                problems.unknown(&node.key_place(), &key, &["server"]);
                 continue;
             }
-            let source = node.source.clone();
+            let place = node.key_place();
             let Value::Table(roles) = node.value else {
                 problems.push(
-                    &source,
+                    &place,
                     "server",
                     "is not a table",
                     "put the keys of each role under server.<role>",
@@ -168,7 +263,7 @@ impl Loader {
                 if role == self.role {
                     found = node;
                 } else if !ROLES.contains(&role.as_str()) {
-                    problems.unknown(&node.source, &format!("server.{role}"), &ROLES);
+                    problems.unknown(&node.key_place(), &format!("server.{role}"), &ROLES);
                 }
             }
         }
@@ -176,5 +271,7 @@ impl Loader {
     }
 }
 
+#[cfg(test)]
+mod draft_tests;
 #[cfg(test)]
 mod tests;

@@ -3,11 +3,28 @@
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
+use super::place::{Place, Position};
+
 /// A value and its source.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Node {
     pub(super) source: Rc<str>,
+    /// Where the value begins.
+    pub(super) at: Option<Position>,
+    /// Where the key of the value begins.
+    pub(super) key: Option<Position>,
     pub(super) value: Value,
+}
+
+/// A key that is set twice where once is allowed.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct Twice {
+    /// The key, in parts.
+    pub path: Vec<String>,
+    /// Where it was set first; that is what holds.
+    pub first: Place,
+    /// Where it was set again.
+    pub second: Place,
 }
 
 /// What TOML, YAML, environment and flags have in common.
@@ -27,7 +44,12 @@ pub(super) enum Value {
 
 impl Node {
     pub(super) fn table(source: &str) -> Self {
-        Self { source: source.into(), value: Value::Table(BTreeMap::new()) }
+        Self::whole(source.into(), Value::Table(BTreeMap::new()))
+    }
+
+    /// A value without a position.
+    pub(super) const fn whole(source: Rc<str>, value: Value) -> Self {
+        Self { source, at: None, key: None, value }
     }
 
     /// Lays `over` on top: tables are merged, everything else is replaced.
@@ -46,8 +68,52 @@ impl Node {
             (held, value) => {
                 *held = value;
                 self.source = over.source;
+                self.at = over.at;
+                self.key = over.key;
             }
         }
+    }
+
+    /// Adds `more`: tables are merged, and what is set already stays as it is and is told in `twice`. The entries of the
+    /// table at `whole` are not merged, since each is one thing with a name.
+    pub(super) fn add(
+        &mut self,
+        more: Self,
+        path: &mut Vec<String>,
+        whole: &[String],
+        twice: &mut Vec<Twice>,
+    ) {
+        let is_entry = !whole.is_empty() && path.split_last().is_some_and(|(_, above)| above == whole);
+        match (&mut self.value, more.value) {
+            (Value::Table(mine), Value::Table(theirs)) if !is_entry => {
+                for (key, node) in theirs {
+                    match mine.get_mut(&key) {
+                        Some(held) => {
+                            path.push(key);
+                            held.add(node, path, whole, twice);
+                            path.pop();
+                        }
+                        None => {
+                            mine.insert(key, node);
+                        }
+                    }
+                }
+            }
+            (_, value) => {
+                let second = Self { source: more.source, at: more.at, key: more.key, value }.key_place();
+                twice.push(Twice { path: path.clone(), first: self.key_place(), second });
+            }
+        }
+    }
+
+    /// The place of the value.
+    pub(super) fn place(&self) -> Place {
+        Place { source: self.source.to_string(), at: self.at.or(self.key) }
+    }
+
+    /// The place of its key.
+    pub(super) fn key_place(&self) -> Place {
+        Place { source: self.source.to_string(), at: self.key.or(self.at) }
     }
 
     /// Puts a leaf at a dotted key, making tables on the way. The error is the key in the way that is no table.
@@ -69,29 +135,41 @@ impl Node {
         Ok(())
     }
 
+    /// The value at a key with dots between its parts.
     pub(super) fn get(&self, key: &str) -> Option<&Self> {
-        key.split('.').try_fold(self, |node, part| match &node.value {
+        self.descend(key.split('.'))
+    }
+
+    /// The value at a key of these parts, which may have dots in them; numbers lead into lists.
+    pub(super) fn at_path<S: AsRef<str>>(&self, path: &[S]) -> Option<&Self> {
+        self.descend(path.iter().map(AsRef::as_ref))
+    }
+
+    fn descend<'k>(&self, mut path: impl Iterator<Item = &'k str>) -> Option<&Self> {
+        path.try_fold(self, |node, part| match &node.value {
             Value::Table(table) => table.get(part),
+            Value::List(list) => list.get(part.parse::<usize>().ok()?),
             _ => None,
         })
     }
 
-    /// Removes a key; whether it was there.
+    /// Removes a key, also of a table in a list, but no item of a list; whether it was there.
     pub(super) fn remove(&mut self, path: &[String]) -> bool {
         let Some((first, rest)) = path.split_first() else { return false };
-        let Value::Table(table) = &mut self.value else { return false };
-        if rest.is_empty() {
-            return table.remove(first).is_some();
+        match &mut self.value {
+            Value::Table(table) if rest.is_empty() => table.remove(first).is_some(),
+            Value::Table(table) => table.get_mut(first).is_some_and(|node| node.remove(rest)),
+            Value::List(list) if !rest.is_empty() => {
+                let item = first.parse().ok().and_then(|index: usize| list.get_mut(index));
+                item.is_some_and(|node| node.remove(rest))
+            }
+            _ => false,
         }
-        table.get_mut(first).is_some_and(|node| node.remove(rest))
     }
 
-    /// The source of the value at a key, or of the closest table around it; `default` when nobody set it.
-    pub(super) fn source_of(&self, key: &str) -> String {
-        match self.get(key) {
-            Some(node) => node.source.to_string(),
-            None => "default".to_owned(),
-        }
+    /// The place of the value at a key; `default` when nobody set it.
+    pub(super) fn place_of(&self, key: &str) -> Place {
+        self.get(key).map_or_else(|| Place::whole("default"), Self::place)
     }
 
     pub(super) fn from_toml(value: toml::Value, source: &Rc<str>) -> Self {
@@ -108,7 +186,7 @@ impl Node {
                 Value::Table(table.into_iter().map(|(k, v)| (k, Self::from_toml(v, source))).collect())
             }
         };
-        Self { source: Rc::clone(source), value }
+        Self::whole(Rc::clone(source), value)
     }
 
     pub(super) fn from_json(value: serde_json::Value, source: &Rc<str>) -> Self {
@@ -128,6 +206,6 @@ impl Node {
                 Value::Table(map.into_iter().map(|(k, v)| (k, Self::from_json(v, source))).collect())
             }
         };
-        Self { source: Rc::clone(source), value }
+        Self::whole(Rc::clone(source), value)
     }
 }

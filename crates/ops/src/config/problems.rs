@@ -5,13 +5,14 @@ use std::fmt;
 use std::ops::RangeInclusive;
 
 use super::node::Node;
+use super::place::Place;
 use crate::exit;
 
 /// One thing that is wrong.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Problem {
-    /// Where the value came from: a file, an environment variable or a flag; `default` when nobody set it.
-    pub source: String,
+    /// Where the value came from.
+    pub place: Place,
     /// The key in full, with dots.
     pub key: String,
     /// What is wrong.
@@ -22,7 +23,7 @@ pub struct Problem {
 
 impl fmt::Display for Problem {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.source.as_str() {
+        match self.place.source.as_str() {
             "default" => {}
             source => write!(f, "{source}: ")?,
         }
@@ -42,27 +43,23 @@ pub struct Problems {
 
 impl Problems {
     /// Adds a problem. A key is reported once: what follows from the first fault would only distract.
-    pub fn push(&mut self, source: &str, key: &str, what: impl Into<String>, fix: impl Into<String>) {
+    pub fn push(&mut self, place: &Place, key: &str, what: impl Into<String>, fix: impl Into<String>) {
         if key.is_empty() || self.keys.insert(key.to_owned()) {
-            let problem = Problem {
-                source: source.to_owned(),
-                key: key.to_owned(),
-                what: what.into(),
-                fix: fix.into(),
-            };
+            let problem =
+                Problem { place: place.clone(), key: key.to_owned(), what: what.into(), fix: fix.into() };
             self.list.push(problem);
         }
     }
 
     /// Adds a key that does not exist, with the closest one that does.
-    pub(super) fn unknown(&mut self, source: &str, key: &str, known: &[&str]) {
+    pub(super) fn unknown(&mut self, place: &Place, key: &str, known: &[&str]) {
         let last = key.rsplit('.').next().unwrap_or(key);
         let fix = match closest(last, known) {
             Some(name) => format!("did you mean {name}?"),
             None if known.is_empty() => "remove it".to_owned(),
             None => format!("remove it, or use one of {}", known.join(", ")),
         };
-        self.push(source, key, "is not a known key", fix);
+        self.push(place, key, "is not a known key", fix);
     }
 
     /// Whether there is none.
@@ -81,7 +78,7 @@ impl Problems {
     }
 
     /// Whether this key, or a part of it, is known to be wrong.
-    fn covers(&self, key: &str) -> bool {
+    pub fn covers(&self, key: &str) -> bool {
         self.keys.iter().any(|k| k == key || k.strip_prefix(key).is_some_and(|rest| rest.starts_with('.')))
     }
 }
@@ -112,8 +109,8 @@ impl<'a> Checker<'a> {
     pub fn problem(&mut self, key: &str, what: impl Into<String>, fix: impl Into<String>) {
         let full = format!("{}.{key}", self.prefix);
         if !self.problems.covers(&full) {
-            let source = self.section.source_of(key);
-            self.problems.push(&source, &full, what, fix);
+            let place = self.section.place_of(key);
+            self.problems.push(&place, &full, what, fix);
         }
     }
 
@@ -139,7 +136,7 @@ impl<'a> Checker<'a> {
 }
 
 /// The known name that differs least, if it differs little.
-fn closest<'a>(name: &str, known: &[&'a str]) -> Option<&'a str> {
+pub fn closest<'a>(name: &str, known: &[&'a str]) -> Option<&'a str> {
     let allowed = name.chars().count() / 3 + 1;
     let scored = known.iter().map(|k| (distance(name, k), *k));
     scored.filter(|(d, _)| *d <= allowed).min().map(|(_, k)| k)
