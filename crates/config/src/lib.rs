@@ -3,7 +3,10 @@
 //! A replica holds the credentials of the backends, keeps what they say in cells, and answers from the cells. It
 //! keeps no state of its own and knows no other replica.
 
+#![cfg_attr(test, allow(clippy::disallowed_methods, reason = "tests may spawn bare tasks and read clocks"))]
+
 pub mod binding;
+pub mod clock;
 pub mod config;
 pub mod digest;
 pub mod fanout;

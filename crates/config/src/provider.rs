@@ -38,6 +38,24 @@ pub struct Lease {
     pub renewable: bool,
 }
 
+/// How the engine paces the reading of a provider's objects.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct Pace {
+    /// The shortest time between two readings, whatever a binding asks; none.
+    pub poll_floor: Duration,
+    /// The longest time between two readings behind a watch, whatever `confirm` says; none.
+    pub reread: Option<Duration>,
+    /// Whether all objects come over one connection, so that failures of some tell of the others; else the breaker is
+    /// left alone.
+    pub shared_fate: bool,
+}
+
+impl Default for Pace {
+    fn default() -> Self {
+        Self { poll_floor: Duration::ZERO, reread: None, shared_fate: true }
+    }
+}
+
 /// One backend connection, `[upstream.NAME]`.
 #[async_trait]
 pub trait Provider: Send + Sync + 'static {
@@ -67,6 +85,11 @@ pub trait Provider: Send + Sync + 'static {
         let _ = lease;
     }
 
+    /// How its objects are paced.
+    fn pace(&self) -> Pace {
+        Pace::default()
+    }
+
     /// Whether each fetch makes something new, such as a login, so that it must not be polled.
     fn mints(&self, object: &ObjectKey) -> bool {
         let _ = object;
@@ -82,8 +105,12 @@ pub trait Sink: Send + Sync + 'static {
     fn changed(&self);
     /// The object changed to this. The engine drops it when it is older by `order` than what is held.
     fn event(&self, outcome: Outcome<Value>);
-    /// Sign of life of the connection, or a confirmation that nothing changed.
+    /// Sign of life of the connection, such as an answered ping.
     fn alive(&self);
+    /// All changes up to now were reported, such as by a bookmark: what is held is what the upstream has.
+    fn confirmed(&self) {
+        self.alive();
+    }
     /// The subscription broke; `kind` says how. The engine falls back to reading until the next [`Sink::subscribed`].
     fn lost(&self, kind: AnswerKind);
 }

@@ -3,6 +3,17 @@
 //! What must hold: an upstream has one connection for all its watches; a provider that lost it connects again by itself,
 //! with back-off; no credential and no value gets into an error or a log.
 
+pub mod content;
+pub mod credential;
+pub mod env;
+pub mod exec;
+pub mod file;
+pub mod http_answer;
+pub mod https;
+pub mod literal;
+#[cfg(test)]
+pub mod tests;
+
 use std::sync::Arc;
 
 use holdfast_ops::Tasks;
@@ -49,8 +60,14 @@ pub fn build(
     settings: &UpstreamSettings,
     tasks: &Tasks,
 ) -> Result<Arc<dyn Provider>, BuildError> {
-    let _ = tasks;
-    // One arm a type, as the providers arrive.
-    let kind = settings.kind.clone();
-    Err(BuildError::UnknownType { upstream: name.to_owned(), kind })
+    Ok(match settings.kind.as_str() {
+        "static" => Arc::new(literal::Literal),
+        "env" => Arc::new(env::Env),
+        "file" => Arc::new(file::Files::new(name, settings, tasks)?),
+        "exec" => Arc::new(exec::Exec::new(settings)),
+        "http" => Arc::new(https::Https::new(name, settings)?),
+        kind => {
+            return Err(BuildError::UnknownType { upstream: name.to_owned(), kind: kind.to_owned() });
+        }
+    })
 }

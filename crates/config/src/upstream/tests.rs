@@ -1,0 +1,3 @@
+//! What the tests of several providers share.
+
+pub mod scripted;
