@@ -1,8 +1,25 @@
-//! Dated values: what one attempt to fetch a value ends in.
+//! Dated values: what one attempt to fetch a value ends in, what a replica then shows of it, and what a client takes.
+//!
+//! What must hold: every outcome is published; a date says when its bytes were last confirmed, and nothing else moves
+//! it; old is never shown as fresh; a client is never moved back in time.
+
+mod cell;
+mod held;
+mod watermark;
 
 use std::time::Duration;
 
+pub use cell::{Cell, Effect, Event, Rules};
+pub use held::Held;
+pub use watermark::{Offer, Verdict, Watermark};
+
 use crate::{AnswerKind, Wall};
+
+/// How far the clocks of two replicas may differ without one of them counting as behind.
+pub const BAND: Duration = Duration::from_secs(1);
+/// A date so far ahead of the own clock is a wrong one: it is passed on, but nothing is measured against it. A clock
+/// that went back by more was set back.
+pub const FUTURE: Duration = Duration::from_secs(60);
 
 /// What a cell can hold: a value with everything that a reader sees of it.
 pub trait Record: Clone + Eq {

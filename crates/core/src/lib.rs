@@ -6,14 +6,18 @@
 
 pub mod answer;
 pub mod epoch;
+pub mod failover;
 pub mod freshness;
 pub mod intent;
 pub mod kind;
 pub mod label;
 pub mod leadership;
 pub mod leasequeue;
+pub mod leaving;
 pub mod ownership;
+pub mod polling;
 pub mod quota;
+pub mod readiness;
 pub mod retry;
 pub mod shutdown;
 #[cfg(test)]
