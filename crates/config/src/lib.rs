@@ -5,12 +5,17 @@
 
 #![cfg_attr(test, allow(clippy::disallowed_methods, reason = "tests may spawn bare tasks and read clocks"))]
 
+pub mod auth;
 pub mod binding;
 pub mod clock;
 pub mod config;
+pub mod date;
 pub mod digest;
 pub mod fanout;
+pub(crate) mod label;
 pub mod load;
+pub mod policy;
+pub mod problem;
 pub mod provider;
 pub mod reference;
 pub mod upstream;

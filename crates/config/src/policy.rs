@@ -1,0 +1,129 @@
+//! What callers may do: rules that allow and rules that deny.
+//!
+//! What must hold: a rule that denies wins; what no rule allows is denied; the policy never learns which names are
+//! bound, so that its answer to a name says nothing about it.
+
+mod file;
+pub mod glob;
+mod rule;
+
+use std::path::PathBuf;
+
+use holdfast_core::Wall;
+
+use self::rule::Rule;
+use crate::auth::Identity;
+use crate::config::{PolicySettings, Verb};
+use crate::problem::Problem;
+
+/// The key under which problems of rules are told.
+const RULES: &str = "policy.rule";
+/// A longer name is judged by as much of it: no binding has one, and the work stays bounded.
+const LONGEST_NAME: usize = 254;
+
+/// The rules that are in force.
+#[derive(Clone, Debug, Default)]
+pub struct Policy {
+    rules: Vec<Rule>,
+    /// Places in `rules`: those that deny first, so that the first that applies decides.
+    order: Vec<usize>,
+    allow_all: bool,
+}
+
+/// What the policy says of one request for one name.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct Decision {
+    /// Whether it may be done.
+    pub allow: bool,
+    /// The number of the rule that decided, from 1; none when no rule applied.
+    pub rule: Option<usize>,
+}
+
+impl Policy {
+    /// Checks a policy. `place` names where rule `n`, from 0, of `policy.rule` stands, as `file:line`. The rules of
+    /// `policy.file` come after those.
+    ///
+    /// # Errors
+    /// All that is wrong.
+    pub fn new(
+        settings: Option<&PolicySettings>,
+        place: impl Fn(usize) -> String,
+    ) -> Result<Self, Vec<Problem>> {
+        let mut problems = Vec::new();
+        let none = PolicySettings::default();
+        let settings = settings.unwrap_or(&none);
+        let own = settings.rule.iter().enumerate();
+        let mut rules: Vec<_> = own.map(|(n, rule)| (rule.clone(), place(n), false)).collect();
+        if let Some(path) = &settings.file {
+            match file::read(path) {
+                Ok(more) => rules.extend(more.into_iter().map(|(rule, place)| (rule, place, true))),
+                Err(problem) => problems.push(problem),
+            }
+        } else if rules.is_empty() && !settings.allow_all {
+            let what = "no policy configured: add [[policy.rule]] or policy.allow_all = true";
+            problems.push(Problem::new("policy", what));
+        }
+        let mut checked = Vec::new();
+        for (n, (rule, place, elsewhere)) in rules.iter().enumerate() {
+            match Rule::new(rule, n + 1, place) {
+                Ok(rule) => checked.push(rule),
+                Err(faults) if *elsewhere => {
+                    problems.extend(faults.into_iter().map(|fault| fault.at(place.as_str())))
+                }
+                Err(faults) => problems.extend(faults),
+            }
+        }
+        if problems.is_empty() { Ok(Self::of(checked, settings.allow_all)) } else { Err(problems) }
+    }
+
+    fn of(rules: Vec<Rule>, allow_all: bool) -> Self {
+        let numbered = || rules.iter().enumerate();
+        let denying = numbered().filter(|(_, rule)| rule.denies());
+        let allowing = numbered().filter(|(_, rule)| !rule.denies());
+        let order = denying.chain(allowing).map(|(n, _)| n).collect();
+        Self { rules, order, allow_all }
+    }
+
+    /// Whether a caller may do this to a name, whatever bytes it has. For `status` and `metrics` the name does not count.
+    pub fn decide(&self, identity: &Identity, verb: Verb, name: &[u8], now: Wall) -> Decision {
+        let name = name.get(..LONGEST_NAME).unwrap_or(name);
+        for n in &self.order {
+            let Some(rule) = self.rules.get(*n) else { continue };
+            if rule.applies(identity, verb, name, now) {
+                return Decision { allow: !rule.denies(), rule: Some(n + 1) };
+            }
+        }
+        Decision { allow: self.allow_all, rule: None }
+    }
+
+    /// A decision in words, such as `allow: rule 3 (config.toml:41)` or `deny: no rule matched`.
+    pub fn explain(&self, decision: Decision) -> String {
+        let effect = if decision.allow { "allow" } else { "deny" };
+        let place = |n: usize| self.rules.get(n.wrapping_sub(1)).map(|rule| &*rule.place).unwrap_or_default();
+        match decision.rule {
+            Some(n) => format!("{effect}: rule {n} ({})", place(n)),
+            None if decision.allow => format!("{effect}: policy.allow_all"),
+            None => format!("{effect}: no rule matched"),
+        }
+    }
+
+    /// When the next rule ceases to count after `now`; open streams are judged again then.
+    pub fn next_change(&self, now: Wall) -> Option<Wall> {
+        self.rules.iter().filter_map(Rule::until).filter(|until| *until > now).min()
+    }
+
+    /// What replicas with the same policy have in common, for the digest.
+    pub fn canonical(&self) -> serde_json::Value {
+        let rules: Vec<_> = self.rules.iter().map(Rule::canonical).collect();
+        serde_json::json!({ "rules": rules, "allow_all": self.allow_all })
+    }
+}
+
+/// The files whose change calls for a new policy.
+pub fn files(settings: &PolicySettings) -> Vec<PathBuf> {
+    settings.file.iter().cloned().collect()
+}
+
+#[cfg(test)]
+#[path = "policy/policy_tests.rs"]
+mod tests;
