@@ -218,3 +218,6 @@ impl Walk {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -239,3 +239,6 @@ impl Leaving {
         out.push(Effect::Enter(phase));
     }
 }
+
+#[cfg(test)]
+mod tests;

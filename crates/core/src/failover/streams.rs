@@ -312,3 +312,6 @@ impl Streams {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -327,3 +327,6 @@ impl<V: Record> Cell<V> {
         Some(at.after(max.saturating_sub(age)))
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -45,3 +45,6 @@ impl<V> Held<V> {
         self.0.take_if(|(_, offer)| mark.offer(now, offer) == Verdict::Deliver)
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -88,3 +88,6 @@ fn is_lower(offer: &Offer, other: &Offer) -> bool {
 fn is_future(now: Wall, date: Wall) -> bool {
     date.since(now) > FUTURE
 }
+
+#[cfg(test)]
+mod tests;
