@@ -16,6 +16,9 @@ const SECRET: [&str; 9] = [
     "VerifyPasswordRequest",
 ];
 
+/// The same of etcd's.
+const ETCD_SECRET: [&str; 3] = ["AuthenticateRequest", "AuthenticateResponse", "KeyValue"];
+
 fn main() -> Result<(), Box<dyn Error>> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let sources = ["spoke", "plugin", "cluster"].map(|name| format!("holdfast/relay/v1/{name}.proto"));
@@ -28,5 +31,13 @@ fn main() -> Result<(), Box<dyn Error>> {
         .skip_debug(SECRET.map(|name| format!("holdfast.relay.v1.{name}")))
         .out_dir(&out)
         .compile_fds(files)?;
+    let etcd = protox::compile(["etcd/v3/rpc.proto"], [root.join("proto")])?;
+    tonic_prost_build::configure()
+        .build_transport(false)
+        .build_server(false)
+        .bytes(".")
+        .skip_debug(ETCD_SECRET.map(|name| format!("etcdserverpb.{name}")))
+        .out_dir(&out)
+        .compile_fds(etcd)?;
     Ok(())
 }

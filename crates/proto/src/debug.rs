@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use crate::etcd::{AuthenticateRequest, AuthenticateResponse, KeyValue};
 use crate::relay::v1::{
     Command, Instance, NewUserRequest, Reply, RunCommandReply, RunCommandRequest, Token, UpdateUserRequest,
     VerifyPasswordRequest,
@@ -18,6 +19,9 @@ macro_rules! debug {
 }
 
 debug! {
+    AuthenticateRequest { name }
+    AuthenticateResponse {}
+    KeyValue { key, mod_revision, version, lease }
     Command { request_id, method, deadline_ms }
     Instance { instance_id, config_version, plugin }
     NewUserRequest { instance, username, expiration_unix, resent }
