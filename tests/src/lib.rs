@@ -1,6 +1,7 @@
 //! The rig of the process-level tests: real binaries, real databases, failures on demand.
 
 pub mod api;
+pub mod backends;
 pub mod cli;
 pub mod db;
 pub mod eventually;

@@ -3,14 +3,19 @@
 //! What must hold: an upstream has one connection for all its watches; a provider that lost it connects again by itself,
 //! with back-off; no credential and no value gets into an error or a log.
 
+mod address;
 pub mod content;
 pub mod credential;
 pub mod env;
+pub mod etcd;
 pub mod exec;
 pub mod file;
 pub mod http_answer;
 pub mod https;
 pub mod literal;
+mod subscriptions;
+#[cfg(test)]
+mod testing;
 #[cfg(test)]
 pub mod tests;
 
@@ -65,6 +70,7 @@ pub fn build(
         "env" => Arc::new(env::Env),
         "file" => Arc::new(file::Files::new(name, settings, tasks)?),
         "exec" => Arc::new(exec::Exec::new(settings)),
+        "etcd" => Arc::new(etcd::Etcd::build(name, settings, tasks)?),
         "http" => Arc::new(https::Https::new(name, settings)?),
         kind => {
             return Err(BuildError::UnknownType { upstream: name.to_owned(), kind: kind.to_owned() });
