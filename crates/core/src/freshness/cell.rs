@@ -26,7 +26,13 @@ pub struct Rules {
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub enum Event<V> {
     /// An attempt ended.
-    Attempt(Outcome<V>),
+    Attempt {
+        /// When it was begun, or a push arrived. A value is dated by that: it was current at some moment since, while an
+        /// answer that was long under way may have been overtaken.
+        began: Now,
+        /// How it ended.
+        outcome: Outcome<V>,
+    },
     /// A file has kept this value. Comes before the first attempt; afterwards it is ignored.
     Restore {
         /// The value.
@@ -112,7 +118,7 @@ impl<V: Record> Cell<V> {
         let shown = (self.kind(), self.state.served);
         let asked = self.confirm;
         let (ended, replaced) = match event {
-            Event::Attempt(outcome) => (true, self.attempt(now, outcome, out)),
+            Event::Attempt { began, outcome } => (true, self.attempt(now, began, outcome, out)),
             Event::PrimingOver if !self.state.settled => {
                 (true, self.failed(now, Failure::of(AnswerKind::Unavailable), out))
             }
@@ -165,15 +171,21 @@ impl<V: Record> Cell<V> {
     }
 
     /// Each of these returns whether the value was replaced or dropped.
-    fn attempt(&mut self, now: Now, outcome: Outcome<V>, out: &mut Vec<Effect>) -> bool {
+    fn attempt(&mut self, now: Now, began: Now, outcome: Outcome<V>, out: &mut Vec<Effect>) -> bool {
         match outcome {
-            Outcome::Value { value, passed } => self.resolved(now, value, passed, out),
+            Outcome::Value { value, passed } => self.resolved(now, began, (value, passed), out),
             Outcome::Error(failure) => self.failed(now, failure, out),
             Outcome::Absent => self.absent(now, out),
         }
     }
 
-    fn resolved(&mut self, now: Now, value: V, passed: Option<Passed>, out: &mut Vec<Effect>) -> bool {
+    fn resolved(
+        &mut self,
+        now: Now,
+        began: Now,
+        (value, passed): (V, Option<Passed>),
+        out: &mut Vec<Effect>,
+    ) -> bool {
         if self.restored.take().is_some() {
             out.push(Effect::DiscardRestored);
         }
@@ -186,7 +198,13 @@ impl<V: Record> Cell<V> {
             return false;
         }
         let same = self.state.value.as_ref() == Some(&value);
-        self.date(now, passed, same, out);
+        match passed {
+            Some(passed) => self.date_passed(now, passed, same),
+            None => {
+                self.age = (Duration::ZERO, began.mono);
+                self.date_is(self.not_before_newest(began.wall, out));
+            }
+        }
         if !same {
             self.expires = value.not_after().map(|end| now.mono.after(end.since(now.wall)));
             self.state.value = Some(value);
@@ -241,12 +259,8 @@ impl<V: Record> Cell<V> {
         held.is_some_and(|held| held.since(date) > BAND && held.since(wall) <= FUTURE)
     }
 
-    /// Dates the value that is held from now on.
-    fn date(&mut self, now: Now, passed: Option<Passed>, same: bool, out: &mut Vec<Effect>) {
-        let Some(passed) = passed else {
-            self.age = (Duration::ZERO, now.mono);
-            return self.date_is(self.not_before_newest(now.wall, out));
-        };
+    /// Dates the value that is held from now on as another cache did.
+    fn date_passed(&mut self, now: Now, passed: Passed, same: bool) {
         let Some(date) = passed.resolved_at else {
             if !same {
                 (self.state.resolved_at, self.age) = (None, (Duration::ZERO, now.mono));

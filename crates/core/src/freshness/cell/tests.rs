@@ -31,29 +31,34 @@ fn stepped(ms: u64, by: i64) -> Now {
     Now { wall: wall(ms as i64 + by), ..at(ms) }
 }
 
+/// An attempt that takes no time: [`step`] lets it begin when it ends.
+const fn attempt(outcome: Outcome<Text>) -> Ev {
+    Event::Attempt { began: Now { mono: Mono::FAR, wall: Wall::from_micros(0) }, outcome }
+}
+
 fn value(text: &'static str) -> Ev {
-    Event::Attempt(Outcome::Value { value: Text(text, None), passed: None })
+    attempt(Outcome::Value { value: Text(text, None), passed: None })
 }
 
 fn until(text: &'static str, not_after: Wall) -> Ev {
-    Event::Attempt(Outcome::Value { value: Text(text, Some(not_after)), passed: None })
+    attempt(Outcome::Value { value: Text(text, Some(not_after)), passed: None })
 }
 
 fn passed(text: &'static str, resolved_at: Option<Wall>, kind: Option<AnswerKind>) -> Ev {
     let passed = Some(Passed { resolved_at, kind });
-    Event::Attempt(Outcome::Value { value: Text(text, None), passed })
+    attempt(Outcome::Value { value: Text(text, None), passed })
 }
 
 fn error(kind: AnswerKind) -> Ev {
-    Event::Attempt(Outcome::Error(Failure::of(kind)))
+    attempt(Outcome::Error(Failure::of(kind)))
 }
 
 const fn login() -> Ev {
-    Event::Attempt(Outcome::Error(Failure::own_login()))
+    attempt(Outcome::Error(Failure::own_login()))
 }
 
 const fn absent() -> Ev {
-    Event::Attempt(Outcome::Absent)
+    attempt(Outcome::Absent)
 }
 
 fn restore(text: &'static str, resolved_at: Wall) -> Ev {
@@ -70,6 +75,12 @@ fn with(max_stale: u64, on_absent_drop: bool) -> Machine {
 
 fn step(cell: &mut Machine, now: Now, event: Ev) -> Vec<Effect> {
     let mut out = Vec::new();
+    let event = match event {
+        Event::Attempt { began, outcome } if began.mono == Mono::FAR => {
+            Event::Attempt { began: now, outcome }
+        }
+        event => event,
+    };
     cell.on(now, event, &mut out);
     out
 }
@@ -479,4 +490,14 @@ fn what_a_chained_cache_held_earlier_does_not_make_a_restored_value_fresh() {
     step(&mut cell, at(20), passed("older", Some(wall(-9000)), None));
     assert_eq!((text(&cell), cell.state().served), (Some("kept"), stale(Unavailable)));
     assert_eq!(step(&mut cell, at(30), error(PermissionDenied)), [Effect::DiscardRestored, SEEN]);
+}
+
+#[test]
+fn a_value_is_dated_by_the_beginning_of_its_attempt() {
+    let mut cell = with(10_000, false);
+    let outcome = Outcome::Value { value: Text("a", None), passed: None };
+    assert_eq!(step(&mut cell, at(9000), Event::Attempt { began: at(2000), outcome }), [SEEN]);
+    assert_eq!((cell.state().resolved_at, cell.state().checked_at), (Some(wall(2000)), Some(wall(9000))));
+    step(&mut cell, at(9500), error(Unavailable));
+    assert_eq!(cell.next_deadline(), Some(Mono::from_millis(12_000)));
 }
