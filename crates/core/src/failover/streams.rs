@@ -2,7 +2,8 @@
 //!
 //! What must hold: every attempt that ends moves to the next endpoint, and only a full cycle of failures is followed by
 //! a pause, so that a dead replica keeps no stream away; pauses grow until a stream has proved itself; a refusal is an
-//! answer: it slows down and does not rotate; who is told to go opens the next stream before it drops the old one.
+//! answer: it slows down and does not rotate; who is told to go, or gets nothing but what is older than it has, opens the
+//! next stream before it drops the old one.
 
 use std::num::NonZeroUsize;
 use std::time::Duration;
@@ -24,6 +25,10 @@ pub struct Timing {
     pub refusal: Duration,
     /// The longest pause after a refusal, whatever it asks for; 5 min.
     pub refusal_ceiling: Duration,
+    /// How long a stream may be behind before the client looks for a better one; 60 s, doubling to `behind_ceiling`.
+    pub behind: Duration,
+    /// The longest such time; 10 min.
+    pub behind_ceiling: Duration,
 }
 
 impl Default for Timing {
@@ -34,6 +39,8 @@ impl Default for Timing {
             proof: Duration::from_secs(15),
             refusal: Duration::from_secs(5),
             refusal_ceiling: Duration::from_secs(300),
+            behind: Duration::from_secs(60),
+            behind_ceiling: Duration::from_secs(600),
         }
     }
 }
@@ -77,6 +84,14 @@ pub enum Event {
         /// At a random moment within this time.
         within: Duration,
     },
+    /// Whether a value of this stream is held back that differs from what the application has. A replica whose clock was
+    /// set back, or which lost its upstream, would else keep the client from what others know.
+    Behind {
+        /// Of which stream.
+        stream: StreamId,
+        /// From now on, or no more.
+        behind: bool,
+    },
     /// It is over.
     Ended(StreamId, End),
     /// Time passed.
@@ -118,6 +133,14 @@ struct Stream {
     proved: bool,
     /// When the client moves away from it.
     leave: Option<Mono>,
+    /// When it has been behind for too long.
+    behind: Option<Mono>,
+}
+
+impl Stream {
+    fn leaves(&self) -> Option<Mono> {
+        earliest(self.leave, self.behind)
+    }
 }
 
 /// The stream of one set of names.
@@ -141,6 +164,8 @@ pub struct Streams {
     spent: usize,
     pauses: u32,
     refusals: u32,
+    /// Moves in a row because a stream was behind.
+    moves: u32,
 }
 
 impl Streams {
@@ -160,6 +185,7 @@ impl Streams {
             spent: 0,
             pauses: 0,
             refusals: 0,
+            moves: 0,
         }
     }
 
@@ -174,6 +200,7 @@ impl Streams {
             Event::Opened(id) => self.opened(now, id, out),
             Event::Synced(id) => self.synced(id, out),
             Event::GoAway { stream, within } => self.go_away(now, stream, within),
+            Event::Behind { stream, behind } => self.behind(now, stream, behind),
             Event::Ended(id, end) => self.ended(now, id, end, out),
             Event::Begin | Event::Tick => {}
         }
@@ -184,7 +211,7 @@ impl Streams {
     /// When [`Event::Tick`] is due.
     pub fn next_deadline(&self) -> Option<Mono> {
         let idle = self.next.is_none() && self.wait.is_none();
-        let leave = self.current.filter(|_| idle).and_then(|current| current.leave);
+        let leave = self.current.filter(|_| idle).and_then(|current| current.leaves());
         earliest(self.wait.map(|(at, _)| at), leave)
     }
 
@@ -200,6 +227,9 @@ impl Streams {
         if lived && current.synced && !current.proved {
             current.proved = true;
             (self.spent, self.pauses) = (0, 0);
+        }
+        if lived && current.synced && current.behind.is_none() {
+            self.moves = 0;
         }
     }
 
@@ -235,6 +265,17 @@ impl Streams {
         for stream in [&mut self.current, &mut self.next].into_iter().flatten() {
             if stream.id == id {
                 stream.leave.get_or_insert(leave);
+            }
+        }
+    }
+
+    fn behind(&mut self, now: Mono, id: StreamId, behind: bool) {
+        let patience = doubling(self.timing.behind, self.timing.behind_ceiling, self.moves);
+        for stream in [&mut self.current, &mut self.next].into_iter().flatten() {
+            if stream.id == id && behind {
+                stream.behind.get_or_insert(now.after(patience));
+            } else if stream.id == id {
+                (stream.behind, self.moves) = (None, 0);
             }
         }
     }
@@ -287,6 +328,11 @@ impl Streams {
         } else if let Some(current) = &mut self.current {
             // Once: when the move fails, the rotation goes on by itself.
             current.leave = None;
+            if current.behind.is_some_and(|at| at <= now) {
+                self.moves = self.moves.saturating_add(1);
+                let patience = doubling(self.timing.behind, self.timing.behind_ceiling, self.moves);
+                current.behind = Some(now.after(patience));
+            }
             let endpoint = current.endpoint.next(self.count);
             self.open(endpoint, out);
         }
@@ -295,7 +341,8 @@ impl Streams {
     fn open(&mut self, endpoint: EndpointId, out: &mut Vec<Effect>) {
         let id = StreamId(self.ids);
         self.ids = self.ids.saturating_add(1);
-        let stream = Stream { id, endpoint, opened: None, synced: false, proved: false, leave: None };
+        let stream =
+            Stream { id, endpoint, opened: None, synced: false, proved: false, leave: None, behind: None };
         self.next = Some(stream);
         out.push(Effect::Open(id, endpoint));
     }

@@ -231,3 +231,39 @@ fn reports_of_streams_that_are_gone_change_nothing() {
         assert_eq!(step(&mut machine, 200, event), [], "{event:?}");
     }
 }
+
+fn behind(stream: u64, behind: bool) -> Event {
+    Event::Behind { stream: id(stream), behind }
+}
+
+#[test]
+fn a_stream_that_stays_behind_is_left_for_the_next_one_less_and_less_often() {
+    let mut machine = live(2);
+    let (mut at, mut number) = (20_000, 0);
+    for patience in [60, 120, 240, 480, 600, 600] {
+        assert_eq!(step(&mut machine, at, behind(number, true)), []);
+        assert_eq!(step(&mut machine, at + 1000, behind(number, true)), []);
+        let endpoint = (number as usize + 1) % 2;
+        assert_eq!(pause(&mut machine, at, open(number + 1, endpoint)), patience * 1000);
+        at += patience * 1000;
+        step(&mut machine, at, Event::Opened(id(number + 1)));
+        step(&mut machine, at, behind(number + 1, true));
+        assert_eq!(step(&mut machine, at, Event::Synced(id(number + 1))), [Effect::Close(id(number))]);
+        number += 1;
+    }
+    assert_eq!(step(&mut machine, at + 1, behind(number, false)), []);
+    assert_eq!(machine.next_deadline(), None);
+    step(&mut machine, at + 2, behind(number, true));
+    assert_eq!(machine.next_deadline(), Some(ms(at + 60_002)), "it had caught up");
+}
+
+#[test]
+fn a_stream_that_is_behind_serves_until_another_one_does() {
+    let mut machine = live(2);
+    step(&mut machine, 20_000, behind(0, true));
+    assert_eq!(pause(&mut machine, 20_000, open(1, 1)), 60_000);
+    assert_eq!(step(&mut machine, 80_100, Event::Ended(id(1), LOST)), [open(2, 0)]);
+    assert_eq!(machine.standing(), Standing::Live);
+    assert_eq!(step(&mut machine, 80_200, Event::Opened(id(2))), []);
+    assert_eq!(step(&mut machine, 80_300, Event::Synced(id(2))), [Effect::Close(id(0))]);
+}
