@@ -447,7 +447,7 @@ pub enum ClientAuth {
 pub struct LimitSettings {
     /// Requests a second and subject; 0.
     pub requests_per_second: u32,
-    /// How many may come at once above that; as many as a second's.
+    /// How many may come at once; as many as a second's.
     pub burst: u32,
     /// Streams of one subject; 10000.
     pub streams_per_subject: u32,

@@ -5,6 +5,7 @@
 
 #![cfg_attr(test, allow(clippy::disallowed_methods, reason = "tests may spawn bare tasks and read clocks"))]
 
+pub mod audit;
 pub mod auth;
 pub mod binding;
 pub mod clock;
@@ -17,6 +18,7 @@ pub mod load;
 pub mod policy;
 pub mod problem;
 pub mod provider;
+pub mod ratelimit;
 pub mod reference;
 pub mod upstream;
 pub mod value;

@@ -10,6 +10,7 @@ mod rule;
 use std::path::PathBuf;
 
 use holdfast_core::Wall;
+use holdfast_ops::config::Place;
 
 use self::rule::Rule;
 use crate::auth::Identity;
@@ -40,14 +41,14 @@ pub struct Decision {
 }
 
 impl Policy {
-    /// Checks a policy. `place` names where rule `n`, from 0, of `policy.rule` stands, as `file:line`. The rules of
+    /// Checks a policy. `place` says where rule `n`, from 0, of `policy.rule` stands. The rules of
     /// `policy.file` come after those.
     ///
     /// # Errors
     /// All that is wrong.
     pub fn new(
         settings: Option<&PolicySettings>,
-        place: impl Fn(usize) -> String,
+        place: impl Fn(usize) -> Place,
     ) -> Result<Self, Vec<Problem>> {
         let mut problems = Vec::new();
         let none = PolicySettings::default();
@@ -68,7 +69,7 @@ impl Policy {
             match Rule::new(rule, n + 1, place) {
                 Ok(rule) => checked.push(rule),
                 Err(faults) if *elsewhere => {
-                    problems.extend(faults.into_iter().map(|fault| fault.at(place.as_str())))
+                    problems.extend(faults.into_iter().map(|fault| fault.at(place.clone())))
                 }
                 Err(faults) => problems.extend(faults),
             }
@@ -99,7 +100,8 @@ impl Policy {
     /// A decision in words, such as `allow: rule 3 (config.toml:41)` or `deny: no rule matched`.
     pub fn explain(&self, decision: Decision) -> String {
         let effect = if decision.allow { "allow" } else { "deny" };
-        let place = |n: usize| self.rules.get(n.wrapping_sub(1)).map(|rule| &*rule.place).unwrap_or_default();
+        let place =
+            |n: usize| self.rules.get(n.wrapping_sub(1)).map(|rule| rule.place.line()).unwrap_or_default();
         match decision.rule {
             Some(n) => format!("{effect}: rule {n} ({})", place(n)),
             None if decision.allow => format!("{effect}: policy.allow_all"),

@@ -1,5 +1,7 @@
 //! What is wrong with a part of the configuration, for the collector that shows all problems at once.
 
+use holdfast_ops::config::{Place, Position};
+
 /// One thing that is wrong.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Problem {
@@ -7,8 +9,8 @@ pub struct Problem {
     pub key: String,
     /// What is wrong, as the operator reads it.
     pub what: String,
-    /// `file:line`, when the fault is in another file that the key names.
-    pub at: Option<String>,
+    /// Where, when the fault is in another file that the key names.
+    pub at: Option<Place>,
 }
 
 impl Problem {
@@ -19,26 +21,21 @@ impl Problem {
 
     /// The same, in another file.
     #[must_use]
-    pub fn at(self, place: impl Into<String>) -> Self {
-        Self { at: Some(place.into()), ..self }
+    pub fn at(self, place: Place) -> Self {
+        Self { at: Some(place), ..self }
     }
 }
 
-/// The line in which a byte of a text stands, from 1.
-pub(crate) fn line_of(text: &str, byte: usize) -> usize {
-    text.bytes().take(byte).filter(|byte| *byte == b'\n').count() + 1
-}
-
-/// The message of a TOML error and its line. Neither the excerpt nor a value that does not fit is in it: it may be a secret
+/// The message of a TOML error and where it is. Neither the excerpt nor a value that does not fit is in it: it may be a secret
 /// in the wrong place.
-pub(crate) fn toml_fault(text: &str, error: &toml::de::Error) -> (String, usize) {
-    let line = error.span().map_or(1, |span| line_of(text, span.start));
+pub(crate) fn toml_fault(text: &str, error: &toml::de::Error) -> (String, Position) {
+    let at = Position::of(text, error.span().map_or(0, |span| span.start));
     let message = error.message().lines().next().unwrap_or_default();
     let what = match (message.starts_with("invalid "), message.rsplit_once(", expected ")) {
         (true, Some((_, expected))) => format!("does not fit, expected {expected}"),
         _ => message.to_owned(),
     };
-    (what, line)
+    (what, at)
 }
 
 #[cfg(test)]
@@ -53,7 +50,7 @@ mod tests {
             groups: Vec<String>,
         }
         let text = "\ngroups = \"hunter2\"";
-        let (what, line) = toml_fault(text, &toml::from_str::<File>(text).unwrap_err());
-        assert_eq!((&*what, line), ("does not fit, expected a sequence", 2));
+        let (what, at) = toml_fault(text, &toml::from_str::<File>(text).unwrap_err());
+        assert_eq!((&*what, at), ("does not fit, expected a sequence", Position { line: 2, column: 10 }));
     }
 }

@@ -1,6 +1,6 @@
-//! Quotas: how many requests in a time, and how many leases at once.
+//! Quotas: how many requests in a time, and how many leases or streams at once.
 //!
-//! Counted once, on the active node. Rates are counted for each client of a quota apart; what is kept of a client
+//! Counted once, on the node that answers. Rates are counted for each client of a quota apart; what is kept of a client
 //! is bounded, and forgotten once it makes no difference.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -11,8 +11,10 @@ use crate::Mono;
 /// What a rate quota allows.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Rate {
-    /// How many requests an interval allows; above 0. Also how many may come at once.
+    /// How many requests an interval allows; above 0.
     pub rate: f64,
+    /// How many may come at once; as many as an interval's unless given.
+    pub burst: Option<f64>,
     /// The interval; 1 s.
     pub interval: Duration,
     /// How long a client that exceeded the rate is refused everything; 0: only until there is room again.
@@ -24,12 +26,18 @@ pub struct Rate {
 impl Rate {
     /// `rate` requests a second, no block.
     pub const fn per_second(rate: f64) -> Self {
-        Self { rate, interval: Duration::from_secs(1), block_interval: Duration::ZERO, clients: 16_384 }
+        Self {
+            rate,
+            burst: None,
+            interval: Duration::from_secs(1),
+            block_interval: Duration::ZERO,
+            clients: 16_384,
+        }
     }
 
     /// How many may come at once: at least one, or nothing could ever pass.
     fn burst(&self) -> f64 {
-        self.rate.max(1.0)
+        self.burst.unwrap_or(self.rate).max(1.0)
     }
 
     /// The time in which `tokens` come back.
@@ -138,6 +146,68 @@ pub const fn lease_count_allows(existing: u64, max: u64) -> bool {
     existing < max
 }
 
+/// How much a client, and all of them together, may hold at once. `C` tells clients apart.
+#[derive(Clone, Debug)]
+pub struct Concurrency<C> {
+    per_client: u64,
+    total: u64,
+    held: u64,
+    clients: BTreeMap<C, u64>,
+}
+
+/// There is no room.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Full {
+    /// For this client.
+    Client,
+    /// For anybody.
+    Total,
+}
+
+impl<C: Clone + Ord> Concurrency<C> {
+    /// Nobody holds anything. A limit of 0 is none.
+    pub const fn new(per_client: u64, total: u64) -> Self {
+        Self { per_client, total, held: 0, clients: BTreeMap::new() }
+    }
+
+    /// Changes the limits; what is held stays held.
+    pub const fn limit(&mut self, per_client: u64, total: u64) {
+        (self.per_client, self.total) = (per_client, total);
+    }
+
+    /// Takes one for a client.
+    ///
+    /// # Errors
+    /// When there is no room; nothing is taken then.
+    pub fn enter(&mut self, client: &C) -> Result<(), Full> {
+        let own = self.clients.get(client).copied().unwrap_or(0);
+        if self.per_client > 0 && own >= self.per_client {
+            return Err(Full::Client);
+        }
+        if self.total > 0 && self.held >= self.total {
+            return Err(Full::Total);
+        }
+        self.held += 1;
+        self.clients.insert(client.clone(), own + 1);
+        Ok(())
+    }
+
+    /// Gives one back.
+    pub fn leave(&mut self, client: &C) {
+        let Some(own) = self.clients.get_mut(client) else { return };
+        *own -= 1;
+        self.held -= 1;
+        if *own == 0 {
+            self.clients.remove(client);
+        }
+    }
+
+    /// How much is held in all.
+    pub const fn held(&self) -> u64 {
+        self.held
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -190,6 +260,52 @@ mod tests {
         assert_eq!(quota.clients(), 3);
         quota.sweep(ms(1008));
         assert_eq!(quota.clients(), 1);
+    }
+
+    #[test]
+    fn a_burst_may_be_more_or_less_than_an_interval() {
+        for (burst, passes) in [(1.0, 1), (5.0, 5), (0.1, 1)] {
+            let mut quota = RateQuota::new(Rate { burst: Some(burst), ..Rate::per_second(2.0) });
+            let passed = (0..10).filter(|_| quota.check(ms(0), &1) == Verdict::Allow).count();
+            assert_eq!(passed, passes);
+            assert_eq!(quota.check(ms(500), &1), Verdict::Allow);
+            assert_eq!(quota.check(ms(500), &1), refuse(500));
+        }
+    }
+
+    #[test]
+    fn concurrency_is_what_went_in_less_what_came_out() {
+        for seed in crate::soak::seeds(20) {
+            let mut spread = Spread::new(seed);
+            let (per_client, total) = (spread.below(4), spread.below(8));
+            let mut counted = Concurrency::new(per_client, total);
+            let mut model: Vec<u64> = Vec::new();
+            for _ in 0..500 {
+                let client = spread.below(4);
+                let own = model.iter().filter(|held| **held == client).count() as u64;
+                if spread.below(2) == 0 {
+                    let expected = match () {
+                        () if per_client > 0 && own >= per_client => Err(Full::Client),
+                        () if total > 0 && model.len() as u64 >= total => Err(Full::Total),
+                        () => {
+                            model.push(client);
+                            Ok(())
+                        }
+                    };
+                    assert_eq!(counted.enter(&client), expected, "seed {seed}");
+                } else {
+                    counted.leave(&client);
+                    if let Some(at) = model.iter().position(|held| *held == client) {
+                        model.remove(at);
+                    }
+                }
+                assert_eq!(counted.held(), model.len() as u64, "seed {seed}");
+                assert!(
+                    counted.clients.values().all(|held| *held > 0),
+                    "who holds nothing is forgotten, seed {seed}"
+                );
+            }
+        }
     }
 
     #[test]

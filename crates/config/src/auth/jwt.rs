@@ -252,3 +252,7 @@ fn read(path: &Path, algorithms: &[Algorithm]) -> Result<zeroize::Zeroizing<Vec<
     }
     super::read_file(path, MAX_BYTES).map(|text| text.into_bytes().into())
 }
+
+#[cfg(test)]
+#[path = "jwt_tests.rs"]
+mod tests;

@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use aws_lc_rs::digest::{SHA256, digest};
 use holdfast_core::Wall;
+use holdfast_ops::config::{Place, Position};
 use serde::Deserialize;
 use subtle::ConstantTimeEq as _;
 use toml::Spanned;
@@ -15,7 +16,7 @@ use toml::Spanned;
 use super::identity::{Evidence, Identity, Method};
 use super::rejection::Reason;
 use crate::date::{self, DateText};
-use crate::problem::{Problem, line_of, toml_fault};
+use crate::problem::{Problem, toml_fault};
 
 /// The key of the configuration that names the file.
 pub(super) const KEY: &str = "auth.token.file";
@@ -67,32 +68,35 @@ impl Tokens {
         let text = super::read_file(path, MAX_BYTES);
         let text = text.map_err(|why| vec![Problem::new(KEY, format!("token file {shown} {why}"))])?;
         Self::parse(&text).map_err(|faults| {
-            let problem =
-                |(line, what)| Problem::new(KEY, format!("token file: {what}")).at(format!("{shown}:{line}"));
+            let source = shown.to_string();
+            let problem = |(at, what)| {
+                let place = Place { source: source.clone(), at: Some(at) };
+                Problem::new(KEY, format!("token file: {what}")).at(place)
+            };
             faults.into_iter().map(problem).collect()
         })
     }
 
-    /// Reads a text; faults with their lines.
-    fn parse(text: &str) -> Result<Self, Vec<(usize, String)>> {
+    /// Reads a text; faults with where they stand.
+    fn parse(text: &str) -> Result<Self, Vec<(Position, String)>> {
         let file: File = toml::from_str(text).map_err(|error| {
-            let (what, line) = toml_fault(text, &error);
-            vec![(line, what)]
+            let (what, at) = toml_fault(text, &error);
+            vec![(at, what)]
         })?;
         let mut faults = Vec::new();
         let mut by_hash = HashMap::with_capacity(file.token.len());
         let mut lines = HashMap::new();
         for entry in file.token {
-            let line = line_of(text, entry.span().start);
+            let at = Position::of(text, entry.span().start);
             let entry = entry.into_inner();
             for (what, value) in [("id", &entry.id), ("sha256", &entry.sha256.to_ascii_lowercase())] {
-                if let Some(first) = lines.insert((what, value.clone()), line) {
-                    faults.push((line, format!("duplicate {what} (lines {first} and {line})")));
+                if let Some(first) = lines.insert((what, value.clone()), at.line) {
+                    faults.push((at, format!("duplicate {what} (lines {first} and {})", at.line)));
                 }
             }
             match Token::new(&entry) {
                 Ok(token) => drop(by_hash.insert(token.sha256, token)),
-                Err(what) => faults.push((line, format!("token {:?}: {what}", entry.id))),
+                Err(what) => faults.push((at, format!("token {:?}: {what}", entry.id))),
             }
         }
         if faults.is_empty() { Ok(Self { by_hash }) } else { Err(faults) }
@@ -219,6 +223,7 @@ mod tests {
             + &stanza("d", "z", "expires = \"soon\"");
         let text = text + "[[token]]\nid = \"\"\nsha256 = \"abc\"\nsubject = \"s\"\n";
         let faults = Tokens::parse(&text).unwrap_err();
+        let faults: Vec<_> = faults.into_iter().map(|(at, what)| (at.line, what)).collect();
         assert_eq!(
             faults,
             [
@@ -237,7 +242,7 @@ mod tests {
             ("[[token]\n", 1),
         ] {
             let faults = Tokens::parse(text).unwrap_err();
-            assert_eq!(faults.iter().map(|(line, _)| *line).collect::<Vec<_>>(), [line], "{text} {faults:?}");
+            assert_eq!(faults.iter().map(|(at, _)| at.line).collect::<Vec<_>>(), [line], "{text} {faults:?}");
         }
     }
 

@@ -2,12 +2,13 @@
 
 use std::path::Path;
 
+use holdfast_ops::config::{Place, Position};
 use serde::Deserialize;
 use toml::Spanned;
 
 use crate::config::{RuleEffect, RuleSettings, Verb};
 use crate::date::DateText;
-use crate::problem::{Problem, line_of, toml_fault};
+use crate::problem::{Problem, toml_fault};
 
 /// The key that names the file.
 const KEY: &str = "policy.file";
@@ -53,19 +54,20 @@ impl From<Entry> for RuleSettings {
 }
 
 /// The rules of a file, each with its place.
-pub(super) fn read(path: &Path) -> Result<Vec<(RuleSettings, String)>, Problem> {
+pub(super) fn read(path: &Path) -> Result<Vec<(RuleSettings, Place)>, Problem> {
     let shown = path.display();
+    let place = |at| Place { source: shown.to_string(), at: Some(at) };
     let text = std::fs::read_to_string(path)
         .map_err(|error| Problem::new(KEY, format!("policy file {shown} cannot be read: {error}")))?;
     let file: File = toml::from_str(&text).map_err(|error| {
-        let (what, line) = toml_fault(&text, &error);
-        Problem::new(KEY, format!("policy file: {what}")).at(format!("{shown}:{line}"))
+        let (what, at) = toml_fault(&text, &error);
+        Problem::new(KEY, format!("policy file: {what}")).at(place(at))
     })?;
     if file.rule.is_empty() {
         return Err(Problem::new(KEY, format!("policy file {shown} holds no rule")));
     }
     let rule = |entry: Spanned<Entry>| {
-        let place = format!("{shown}:{}", line_of(&text, entry.span().start));
+        let place = place(Position::of(&text, entry.span().start));
         (RuleSettings::from(entry.into_inner()), place)
     };
     Ok(file.rule.into_iter().map(rule).collect())

@@ -1,10 +1,16 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use holdfast_ops::config::Position;
+
 use super::*;
 use crate::config::{RuleEffect, RuleSettings};
 
 const NOW: Wall = Wall::from_micros(1_700_000_000_000_000);
+
+fn place(source: &str, line: usize) -> Place {
+    Place { source: source.to_owned(), at: Some(Position { line, column: 1 }) }
+}
 
 fn texts(list: &[&str]) -> Vec<String> {
     list.iter().map(|text| (*text).to_owned()).collect()
@@ -20,7 +26,7 @@ fn deny(subjects: &[&str], names: &[&str]) -> RuleSettings {
 
 fn policy(rules: Vec<RuleSettings>) -> Result<Policy, Vec<Problem>> {
     let settings = PolicySettings { rule: rules, ..PolicySettings::default() };
-    Policy::new(Some(&settings), |n| format!("config.toml:{}", n * 10 + 1))
+    Policy::new(Some(&settings), |n| place("config.toml", n * 10 + 1))
 }
 
 fn faults(rule: RuleSettings) -> Vec<String> {
@@ -143,14 +149,14 @@ fn odd_names_are_judged_as_bytes_and_long_ones_by_their_beginning() {
 #[test]
 fn allow_all_allows_what_no_rule_denies() {
     let settings = PolicySettings { allow_all: true, rule: vec![deny(&["b"], &["x"])], file: None };
-    let policy = Policy::new(Some(&settings), |_| "c:1".to_owned()).unwrap();
+    let policy = Policy::new(Some(&settings), |_| place("c", 1)).unwrap();
     assert_eq!(read(&policy, "", b"x"), "allow: policy.allow_all");
     assert_eq!(read(&policy, "b", b"x"), "deny: rule 1 (c:1)");
 }
 
 #[test]
 fn the_exact_texts_of_faults() {
-    let none = Policy::new(None, |_| String::new()).unwrap_err();
+    let none = Policy::new(None, |_| Place::whole("")).unwrap_err();
     assert_eq!(
         none,
         [Problem::new("policy", "no policy configured: add [[policy.rule]] or policy.allow_all = true")]
@@ -188,7 +194,7 @@ fn from_file(text: &str) -> (tempfile::TempDir, Result<Policy, Vec<Problem>>) {
     let path = dir.path().join("policy.toml");
     std::fs::write(&path, text).unwrap();
     let settings = PolicySettings { file: Some(path), rule: vec![allow(&["a"], &["x"])], allow_all: false };
-    let policy = Policy::new(Some(&settings), |_| "main.toml:1".to_owned());
+    let policy = Policy::new(Some(&settings), |_| place("main.toml", 1));
     (dir, policy)
 }
 
@@ -214,11 +220,12 @@ fn faults_of_a_file_say_where_they_stand() {
         let (dir, policy) = from_file(text);
         let [problem] = &policy.unwrap_err()[..] else { panic!("{text}") };
         let file = dir.path().join("policy.toml");
-        assert_eq!(problem.at, line.map(|line| format!("{}:{line}", file.display())), "{text}");
+        let shown = problem.at.as_ref().map(Place::line);
+        assert_eq!(shown, line.map(|line| format!("{}:{line}", file.display())), "{text}");
         assert!(problem.what.contains(what), "{text}: {}", problem.what);
     }
     let settings = PolicySettings { file: Some("/nowhere/policy.toml".into()), ..PolicySettings::default() };
-    let [problem] = &Policy::new(Some(&settings), |_| String::new()).unwrap_err()[..] else { panic!() };
+    let [problem] = &Policy::new(Some(&settings), |_| Place::whole("")).unwrap_err()[..] else { panic!() };
     assert!(problem.what.starts_with("policy file /nowhere/policy.toml cannot be read: "), "{problem:?}");
 }
 

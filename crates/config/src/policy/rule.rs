@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use holdfast_core::Wall;
+use holdfast_ops::config::Place;
 use serde_json::{Value, json};
 
 use super::glob::Glob;
@@ -11,20 +12,19 @@ use crate::config::{RuleEffect, RuleSettings, Verb};
 use crate::date;
 use crate::problem::Problem;
 
-/// What a rule says. Its place is kept beside it.
+/// What a rule says, and where.
 #[derive(Clone, Debug)]
 pub(super) struct Rule {
     settings: RuleSettings,
     names: Vec<Glob>,
     verbs: Vec<Verb>,
     until: Option<Wall>,
-    /// `file:line`.
-    pub(super) place: Arc<str>,
+    pub(super) place: Place,
 }
 
 impl Rule {
     /// Checks a rule; `number` counts from 1.
-    pub(super) fn new(settings: &RuleSettings, number: usize, place: &str) -> Result<Self, Vec<Problem>> {
+    pub(super) fn new(settings: &RuleSettings, number: usize, place: &Place) -> Result<Self, Vec<Problem>> {
         let mut faults = Vec::new();
         let mut fault = |what: String| faults.push(format!("policy rule {number}: {what}"));
         let verbs = settings.verbs.clone().unwrap_or_else(|| vec![Verb::Read, Verb::Watch]);
@@ -55,7 +55,7 @@ impl Rule {
             date
         });
         if faults.is_empty() {
-            Ok(Self { settings: settings.clone(), names, verbs, until, place: Arc::from(place) })
+            Ok(Self { settings: settings.clone(), names, verbs, until, place: place.clone() })
         } else {
             Err(faults.into_iter().map(|what| Problem::new(super::RULES, what)).collect())
         }
