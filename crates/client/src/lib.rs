@@ -1,9 +1,10 @@
-//! A client of the hub's HTTP API, which is the Vault/OpenBao one.
+//! Clients: of the hub's HTTP API, which is the Vault/OpenBao one, and in [`config`] of the config server.
 //!
-//! A [`Client`] knows several endpoints, sends a request to the one that answered last, and moves on only where
+//! A [`Client`] of the hub knows several endpoints, sends a request to the one that answered last, and moves on only where
 //! that is safe: when the request provably did not start, or when it is a read.
 
 pub mod answer;
+pub mod config;
 pub mod endpoints;
 pub mod error;
 pub mod http;
