@@ -195,6 +195,5 @@ fn decoded(reference: &Reference, value: Value) -> Result<Value, Error> {
     Ok(Value { bytes, ..value })
 }
 
-
 #[cfg(test)]
 mod tests;

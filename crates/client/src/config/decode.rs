@@ -203,7 +203,9 @@ mod tests {
 
     #[test]
     fn bytes_of_another_form_are_an_error_that_shows_nothing() {
-        for (step, form) in [("base64", "base64"), ("base64url", "base64url"), ("hex", "hex"), ("gzip", "gzip")] {
+        for (step, form) in
+            [("base64", "base64"), ("base64url", "base64url"), ("hex", "hex"), ("gzip", "gzip")]
+        {
             let error = run(&format!("holdfast://a?decode={step}"), b"geheim!").unwrap_err();
             assert_eq!(error, DecodeError::Form(form));
             assert!(!error.to_string().contains("geheim"));

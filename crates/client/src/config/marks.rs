@@ -26,13 +26,13 @@ struct Mark {
 }
 
 impl Marks {
-    /// Hands a value over, or gives it back when it is behind what the application has.
-    pub fn hand_over(&self, now: Wall, value: Value) -> Result<Value, Value> {
-        let offer = offer(&value);
+    /// Hands a value over; false, and nothing changes, when it is behind what the application has.
+    pub fn hand_over(&self, now: Wall, value: &Value) -> bool {
+        let offer = offer(value);
         let mut names = self.names.lock();
         if let Some(mark) = names.get_mut(&value.name) {
             if mark.watermark.offer(now, &offer) == Verdict::Behind {
-                return Err(value);
+                return false;
             }
             mark.watermark.delivered(now, &offer);
             mark.newest = value.clone();
@@ -41,7 +41,7 @@ impl Marks {
             watermark.delivered(now, &offer);
             names.insert(Arc::clone(&value.name), Mark { watermark, newest: value.clone() });
         }
-        Ok(value)
+        true
     }
 
     /// Whether the application has exactly this value already, whatever its date.
@@ -88,41 +88,45 @@ mod tests {
         }
     }
 
+    /// Hands a value over that is written like this.
+    fn hand(marks: &Marks, bytes: &str, date: &str, rest: &str) -> bool {
+        marks.hand_over(NOW, &value(bytes, date, rest))
+    }
+
     #[test]
-    fn what_is_behind_comes_back_and_changes_nothing() {
+    fn what_is_behind_changes_nothing() {
         let marks = Marks::default();
         assert_eq!(marks.newest(NOW, "a"), None);
-        let new = marks.hand_over(NOW, value("bmV3", "10:00", "")).unwrap();
-        let old = marks.hand_over(NOW, value("b2xk", "09:58", "")).unwrap_err();
-        assert_eq!(old.bytes.expose(), b"old");
+        let (new, old) = (value("bmV3", "10:00", ""), value("b2xk", "09:58", ""));
+        assert!(marks.hand_over(NOW, &new) && !marks.hand_over(NOW, &old));
         assert_eq!(marks.newest(NOW, "a"), Some(Value { behind: true, ..new.clone() }));
         assert!(marks.has(&new) && !marks.has(&old));
-        marks.hand_over(NOW, value("b2xk", "09:59.5", "")).unwrap();
-        assert!(marks.hand_over(NOW, value("b2xk", "09:58.9", "")).is_err(), "the mark did not fall");
+        assert!(hand(&marks, "b2xk", "09:59.5", ""));
+        assert!(!hand(&marks, "b2xk", "09:58.9", ""), "the mark did not fall");
     }
 
     #[test]
     fn within_the_band_the_lower_order_of_one_domain_is_behind() {
         let marks = Marks::default();
-        marks.hand_over(NOW, value("bmV3", "10:00", r#","order":7,"epoch":"x""#)).unwrap();
-        assert!(marks.hand_over(NOW, value("b2xk", "10:00.9", r#","order":6,"epoch":"x""#)).is_err());
-        marks.hand_over(NOW, value("eA==", "09:59.5", r#","order":6,"epoch":"y""#)).unwrap();
-        marks.hand_over(NOW, value("eA==", "09:59.5", "")).unwrap();
+        assert!(hand(&marks, "bmV3", "10:00", r#","order":7,"epoch":"x""#));
+        assert!(!hand(&marks, "b2xk", "10:00.9", r#","order":6,"epoch":"x""#));
+        assert!(hand(&marks, "eA==", "09:59.5", r#","order":6,"epoch":"y""#));
+        assert!(hand(&marks, "eA==", "09:59.5", ""));
     }
 
     #[test]
     fn a_date_far_ahead_passes_and_holds_nobody_back() {
         let marks = Marks::default();
-        marks.hand_over(NOW, value("bmV3", "16:00", "")).unwrap();
-        marks.hand_over(NOW, value("eA==", "59:00", "")).unwrap();
-        marks.hand_over(NOW, value("eQ==", "16:39", "")).unwrap();
-        assert!(marks.hand_over(NOW, value("eA==", "16:00", "")).is_err());
+        for date in ["16:00", "59:00", "16:39"] {
+            assert!(hand(&marks, "eA==", date, ""), "{date}");
+        }
+        assert!(!hand(&marks, "eA==", "16:00", ""));
     }
 
     #[test]
     fn a_value_whose_life_is_over_is_not_given_again() {
         let marks = Marks::default();
-        marks.hand_over(NOW, value("eA==", "10:00", r#","not_after":"1970-01-01T00:16:40Z""#)).unwrap();
+        hand(&marks, "eA==", "10:00", r#","not_after":"1970-01-01T00:16:40Z""#);
         assert_eq!(marks.newest(NOW, "a"), None);
         assert!(marks.newest(Wall::from_micros(999_999_999), "a").is_some());
     }

@@ -183,9 +183,10 @@ impl Shared {
             match by_name.remove(name) {
                 Some(Entry::Value(value)) => {
                     let value = Value { endpoint: self.name(endpoint), ..*value };
-                    match self.marks.hand_over(wall(), value) {
-                        Ok(value) => wanted.answer = Some(Ok(Some(value))),
-                        Err(_) => wanted.behind = true,
+                    if self.marks.hand_over(wall(), &value) {
+                        wanted.answer = Some(Ok(Some(value)));
+                    } else {
+                        wanted.behind = true;
                     }
                 }
                 Some(Entry::Error { refusal, .. })

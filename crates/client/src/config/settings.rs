@@ -219,8 +219,10 @@ mod tests {
 
     #[test]
     fn every_form_may_stand_in_one_list() {
-        let mut config =
-            config(None, &["unix:///run/c.sock", "https://A.example:443/x/", "http://[::1]:8080", "HTTPS://b:1"]);
+        let mut config = config(
+            None,
+            &["unix:///run/c.sock", "https://A.example:443/x/", "http://[::1]:8080", "HTTPS://b:1"],
+        );
         config.insecure_no_tls = true;
         let endpoints = config.parse_endpoints().unwrap();
         let names: Vec<_> = endpoints.iter().map(|endpoint| &*endpoint.name).collect();

@@ -1,1 +1,5 @@
-#[allow(unused_imports)] use super::*;
+mod fake;
+mod read;
+mod server;
+
+pub use fake::{FakePlay, World, dated, entry_error, envelope, frame, update};

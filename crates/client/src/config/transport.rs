@@ -53,12 +53,7 @@ impl Call {
 
     /// A `POST` of a body.
     pub fn post(target: &str, body: Vec<u8>) -> Self {
-        Self {
-            method: Method::POST,
-            target: target.to_owned(),
-            body: Some(body.into()),
-            last_event_id: None,
-        }
+        Self { method: Method::POST, target: target.to_owned(), body: Some(body.into()), last_event_id: None }
     }
 }
 

@@ -13,7 +13,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use holdfast_core::{AnswerKind, Wall};
 use serde::de::{self, Deserializer, Visitor};
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Serialize, Serializer};
 use zeroize::Zeroizing;
 
 use super::value::{Secret, Value};
@@ -99,7 +99,7 @@ struct WireValue<'a> {
     #[serde(default)]
     order: Option<u64>,
     #[serde(default)]
-    epoch: Option<Arc<str>>,
+    epoch: Option<String>,
 }
 
 #[derive(Deserialize)]
@@ -136,6 +136,7 @@ struct WireGoAway {
 #[derive(Serialize)]
 pub struct BatchRequest<'a> {
     /// The names.
+    #[serde(serialize_with = "as_texts")]
     pub names: &'a [Arc<str>],
 }
 
@@ -143,6 +144,7 @@ pub struct BatchRequest<'a> {
 #[derive(Serialize)]
 pub struct WatchRequest<'a> {
     /// The names.
+    #[serde(serialize_with = "as_texts")]
     pub names: &'a [Arc<str>],
     /// The last id that was seen, or nothing.
     pub last_event_id: &'a str,
@@ -150,6 +152,10 @@ pub struct WatchRequest<'a> {
     pub fresh: bool,
     /// The longest data line that is taken, in bytes.
     pub max_frame: usize,
+}
+
+fn as_texts<S: Serializer>(names: &[Arc<str>], serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.collect_seq(names.iter().map(|name| &**name))
 }
 
 impl From<WireError> for Refusal {
@@ -182,11 +188,17 @@ impl From<WireValue<'_>> for Entry {
             stale: wire.stale.unwrap_or(false),
             resolved_at: wire.resolved_at.map(|date| date.0),
             order: wire.order,
-            epoch: wire.epoch,
+            epoch: wire.epoch.map(Into::into),
             endpoint: Arc::default(),
             behind: false,
         }))
     }
+}
+
+/// Reads a JSON object. The library would take an array of the fields for one as well.
+fn object<'a, T: Deserialize<'a>>(body: &'a [u8]) -> Option<T> {
+    let is_object = body.trim_ascii_start().starts_with(b"{");
+    serde_json::from_slice(body).ok().filter(|_| is_object)
 }
 
 /// Reads a value object, or the entry of a name in error.
@@ -194,7 +206,7 @@ impl From<WireValue<'_>> for Entry {
 /// # Errors
 /// When it is none.
 pub fn entry(body: &[u8]) -> Result<Entry, Malformed> {
-    let value: WireValue<'_> = serde_json::from_slice(body).map_err(|_| Malformed("no value object"))?;
+    let value: WireValue<'_> = object(body).ok_or(Malformed("no value object"))?;
     Ok(value.into())
 }
 
@@ -203,13 +215,13 @@ pub fn entry(body: &[u8]) -> Result<Entry, Malformed> {
 /// # Errors
 /// When it is none.
 pub fn batch(body: &[u8]) -> Result<Vec<Entry>, Malformed> {
-    let batch: WireBatch<'_> = serde_json::from_slice(body).map_err(|_| Malformed("no batch of values"))?;
+    let batch: WireBatch<'_> = object(body).ok_or(Malformed("no batch of values"))?;
     Ok(batch.values.unwrap_or_default().into_iter().map(Into::into).collect())
 }
 
 /// Reads the body of a refusal; none when it is not the API's envelope, such as the page of a proxy.
 pub fn envelope(body: &[u8]) -> Option<Refusal> {
-    let envelope: WireEnvelope = serde_json::from_slice(body).ok()?;
+    let envelope: WireEnvelope = object(body)?;
     Some(envelope.error.into())
 }
 
@@ -222,13 +234,12 @@ pub fn event(event: &str, data: &[u8]) -> Result<StreamEvent, Malformed> {
         "update" | "error" => entry(data).map(StreamEvent::Entry),
         "synced" => Ok(StreamEvent::Synced),
         "fresh" => {
-            let fresh: WireFresh =
-                serde_json::from_slice(data).map_err(|_| Malformed("no dates in a fresh event"))?;
+            let fresh: WireFresh = object(data).ok_or(Malformed("no dates in a fresh event"))?;
             Ok(StreamEvent::Fresh(fresh.names.into_iter().map(|(name, date)| (name, date.0)).collect()))
         }
         "goaway" => {
             // Whatever the notice says, it is one.
-            let away = serde_json::from_slice(data).unwrap_or(WireGoAway { within_ms: 0 });
+            let away = object(data).unwrap_or(WireGoAway { within_ms: 0 });
             Ok(StreamEvent::GoAway(Duration::from_millis(away.within_ms)))
         }
         _ => Ok(StreamEvent::Other),

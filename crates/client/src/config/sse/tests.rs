@@ -31,8 +31,7 @@ fn event(event: &str, data: &str) -> Plain {
 #[test]
 fn a_frame_has_type_id_and_data() {
     let text = "retry: 1000\n\nevent: update\nid: abcd.1.7.0\ndata: {\"name\":\"a\"}\n\n: heartbeat\n\n";
-    let update =
-        ("update".to_owned(), "{\"name\":\"a\"}".to_owned(), Some("abcd.1.7.0".to_owned()), None);
+    let update = ("update".to_owned(), "{\"name\":\"a\"}".to_owned(), Some("abcd.1.7.0".to_owned()), None);
     assert_eq!(frames(text), [(String::new(), String::new(), None, Some(1000)), update]);
 }
 
@@ -42,7 +41,11 @@ fn all_three_ends_of_a_line_and_a_mark_at_the_start_are_taken() {
         assert_eq!(frames(text), [event("u", "x")], "{text:?}");
         assert_eq!(frames(&format!("\u{feff}{text}")), [event("u", "x")], "{text:?}");
     }
-    assert_eq!(frames("\u{feff}\u{feff}data: x\n\ndata: y\n\n"), [event("", "y")], "only one mark is skipped");
+    assert_eq!(
+        frames("\u{feff}\u{feff}data: x\n\ndata: y\n\n"),
+        [event("", "y")],
+        "only one mark is skipped"
+    );
     assert_eq!(read(9, &[b"\xEF\xBBdata: x\n\n"]).0, [], "half a mark is no mark");
 }
 
@@ -55,10 +58,10 @@ fn one_blank_behind_the_colon_is_dropped_and_data_lines_are_joined() {
 #[test]
 fn what_is_not_understood_is_skipped() {
     assert_eq!(frames("event: x\n\nfoo: bar\n: c\ndata: 1\nretry: 1s\n\n"), [event("", "1")]);
-    assert_eq!(frames("id: a\0b\ndata: 1\n\nretry: 99999999999999999999999\ndata: 2\n\n"), [
-        event("", "1"),
-        event("", "2")
-    ]);
+    assert_eq!(
+        frames("id: a\0b\ndata: 1\n\nretry: 99999999999999999999999\ndata: 2\n\n"),
+        [event("", "1"), event("", "2")]
+    );
 }
 
 #[test]
@@ -127,16 +130,19 @@ fn fuzz_streams() {
         b"event: fresh\ndata: {\"names\":{\"a\":\"2026-07-26T21:04:11Z\"}}\n\n",
         b"\xEF\xBB\xBFevent: error\r\ndata: {\"name\":\"a\",\"metadata\":{},\"error\":{\"kind\":\"invalid\",\"message\":\"m\"}}\r\n\r\n",
     ];
-    let words = ["event:", "data:", "id:", "retry:", "update", "\n\n", "\r", "{\"names\":", "\"error\":", ": "];
+    let words =
+        ["event:", "data:", "id:", "retry:", "update", "\n\n", "\r", "{\"names\":", "\"error\":", ": "];
     let mut fuzzer = Fuzzer::new(&seeds, &words);
     while let Some(input) = fuzzer.input() {
         let watched = Fuzzer::watch(&input);
         let half = input.len() / 2;
         let whole = read(512, &[&input]);
         assert_eq!(read(512, &[&input[..half], &input[half..]]), whole);
-        let read: Vec<_> = whole.0.iter().map(|(event, data, ..)| {
-            format!("{:?}", crate::config::wire::event(event, data.as_bytes()))
-        }).collect();
+        let read: Vec<_> = whole
+            .0
+            .iter()
+            .map(|(event, data, ..)| format!("{:?}", crate::config::wire::event(event, data.as_bytes())))
+            .collect();
         drop(watched);
         fuzzer.learn(input, &format!("{read:?} {:?}", whole.1));
     }

@@ -57,8 +57,7 @@ impl Connection {
         Self { id, endpoint, heard: now, shown, has_id: false, decoder, body, unseen }
     }
 
-    /// Notes that a frame for a name came; whether that was the last of all names. A server that sends no `synced` is
-    /// complete then.
+    /// Notes that a frame for a name came; whether with it all names have had one.
     pub fn saw(&mut self, name: &str) -> bool {
         self.unseen.remove(name) && self.unseen.is_empty()
     }

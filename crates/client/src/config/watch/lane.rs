@@ -12,11 +12,11 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use futures_util::future::BoxFuture;
+use holdfast_core::Wall;
 use holdfast_core::failover::{
     Effect, End, EndpointId, Event as Told, Standing, StreamId, StreamTiming, Streams,
 };
 use holdfast_core::time::earliest;
-use holdfast_core::{Mono, Wall};
 
 use super::connection::{Connection, Shown, Standings, chunk};
 use super::opening::{Opened, open, parts};
@@ -204,13 +204,15 @@ impl Lane {
                 }
                 let complete = self.connection(stream).is_some_and(|of| of.saw(entry.name()));
                 self.waiting.push_back((stream, endpoint, Item::Entry(entry)));
-                if complete {
+                // A server that knows no subscription by POST sends no `synced` either.
+                if complete && self.shared.is_get_only(endpoint) {
                     self.tell(Told::Synced(stream));
                 }
             }
             StreamEvent::Synced => self.tell(Told::Synced(stream)),
             StreamEvent::Fresh(dates) => {
-                let items = dates.into_iter().map(|(name, at)| (stream, endpoint, Item::Fresh(name.into(), at)));
+                let items =
+                    dates.into_iter().map(|(name, at)| (stream, endpoint, Item::Fresh(name.into(), at)));
                 self.waiting.extend(items);
             }
             StreamEvent::GoAway(within) => {
@@ -241,9 +243,10 @@ impl Lane {
 
     fn offer(&mut self, stream: StreamId, value: Value) -> Option<Event> {
         let name = Arc::clone(&value.name);
-        let (shown, event) = match self.shared.marks.hand_over(wall(), value) {
-            Ok(value) => (Shown::Taken(value.clone()), Some(Event::Update(value))),
-            Err(value) => (Shown::Held(value), None),
+        let (shown, event) = if self.shared.marks.hand_over(wall(), &value) {
+            (Shown::Taken(value.clone()), Some(Event::Update(value)))
+        } else {
+            (Shown::Held(value), None)
         };
         // The stream may be gone while its last frames are told.
         if let Some(connection) = self.connection(stream) {
@@ -330,7 +333,8 @@ impl Lane {
 
     fn failed(&mut self, error: Error) {
         tracing::debug!(%error, "a stream of the config server ended, or did not begin");
-        self.news |= self.trouble.replace(error).is_none();
+        self.trouble = Some(error);
+        self.news = true;
     }
 
     fn tell(&mut self, event: Told) {

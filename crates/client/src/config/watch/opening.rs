@@ -89,7 +89,8 @@ async fn by_post(
     }
     // Only the plain text of a router says that there is no such route.
     let envelope = collect(reply, MAX_ERROR_BODY).await.ok().and_then(|body| wire::envelope(&body));
-    envelope.map(|refusal| Opened::Lost(shared.unreachable(endpoint, &format!("no stream: {}", refusal.kind))))
+    envelope
+        .map(|refusal| Opened::Lost(shared.unreachable(endpoint, &format!("no stream: {}", refusal.kind))))
 }
 
 async fn by_get(shared: &Shared, endpoint: usize, names: &[Arc<str>], last_id: Option<String>) -> Opened {

@@ -54,6 +54,7 @@ fn what_is_no_value_is_malformed_and_shows_nothing() {
         "",
         "{}",
         "[]",
+        r#"["a"]"#,
         "null",
         r#"{"name":"a""#,
         r#"{"name":1}"#,
