@@ -29,7 +29,7 @@ pub use idempotent::{Idempotent, Ledger};
 pub use mysql::MysqlDriver;
 pub use names::{NameContext, UsernameSource};
 pub use password::{CharsetRule, PasswordPolicy, PolicyError};
-pub use postgres::PostgresDriver;
+pub use postgres::{Messages, PostgresAddress, PostgresDriver};
 pub use scrub::Scrubber;
 pub use statement::{Dialect, Statements};
 pub use template::{Template, TemplateError};

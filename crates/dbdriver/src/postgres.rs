@@ -19,10 +19,34 @@ use crate::pool::{Connect as _, Pool};
 use crate::scrub::Scrubber;
 use crate::statement::{Dialect, Statements, Values, expiration};
 use connect::Connector;
+pub use connect::Messages;
 use contention::Contention;
 
 const DEFAULT_PASSWORD_STATEMENT: &str = r#"ALTER ROLE "{{username}}" WITH PASSWORD '{{password}}'"#;
 const DEFAULT_EXPIRATION_STATEMENT: &str = r#"ALTER ROLE "{{username}}" VALID UNTIL '{{expiration}}'"#;
+
+/// A PostgreSQL to read from, by a connection string as its own tools take it.
+#[derive(Clone)]
+pub struct PostgresAddress(Connector);
+
+impl PostgresAddress {
+    /// Reads the string and the files that it names. Contacts nothing.
+    ///
+    /// # Errors
+    /// When string or files cannot be understood; what is in them is not repeated.
+    pub fn parse(dsn: &SecretString) -> Result<Self, DriverError> {
+        let config = DriverConfig::new(PluginName::Postgres, dsn.expose_secret());
+        Ok(Self(Connector::new(&config).map_err(|error| error.scrubbed(&config.scrubber()))?))
+    }
+
+    /// Connects. The connection lives as long as the messages are polled.
+    ///
+    /// # Errors
+    /// What the server says, or why there is none.
+    pub async fn connect(&self) -> Result<(tokio_postgres::Client, Messages), tokio_postgres::Error> {
+        self.0.connect_undriven().await
+    }
+}
 
 /// Makes and removes roles in one PostgreSQL database.
 pub struct PostgresDriver {

@@ -1,12 +1,15 @@
 //! Opens connections to PostgreSQL and owns the tasks that drive them.
 
+use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
+use futures_util::{Stream, stream};
 use secrecy::{ExposeSecret, SecretString};
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio_postgres::tls::MakeTlsConnect;
-use tokio_postgres::{CancelToken, Client, Config, NoTls, Socket};
+use tokio_postgres::{AsyncMessage, CancelToken, Client, Config, NoTls, Socket};
 use tokio_postgres_rustls::MakeRustlsConnect;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -98,6 +101,20 @@ impl Connector {
         }
     }
 
+    /// A connection that its owner drives, by polling the messages: for who wants to hear notifications.
+    pub(super) async fn connect_undriven(&self) -> Result<(Client, Messages), tokio_postgres::Error> {
+        Ok(match &self.tls {
+            Some(tls) => {
+                let (client, connection) = self.config.connect(tls.clone()).await?;
+                (client, messages(connection))
+            }
+            None => {
+                let (client, connection) = self.config.connect(NoTls).await?;
+                (client, messages(connection))
+            }
+        })
+    }
+
     fn drive<C>(&self, connection: C)
     where
         C: Future<Output = Result<(), tokio_postgres::Error>> + Send + 'static,
@@ -139,6 +156,17 @@ impl Connect for Connector {
     fn is_alive(conn: &Connection) -> bool {
         !conn.client.is_closed()
     }
+}
+
+/// What the server says on its own. The connection lives as long as this is polled.
+pub type Messages = Pin<Box<dyn Stream<Item = Result<AsyncMessage, tokio_postgres::Error>> + Send>>;
+
+fn messages<S, T>(mut connection: tokio_postgres::Connection<S, T>) -> Messages
+where
+    S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    T: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+{
+    Box::pin(stream::poll_fn(move |cx| connection.poll_message(cx)))
 }
 
 fn tls(config: &DriverConfig, address: &mut Address) -> Result<Option<NamedTls>, DriverError> {
