@@ -4,6 +4,7 @@
 //! with back-off; no credential and no value gets into an error or a log.
 
 mod address;
+pub mod consul;
 pub mod content;
 pub mod credential;
 pub mod env;
@@ -12,12 +13,16 @@ pub mod exec;
 pub mod file;
 pub mod http_answer;
 pub mod https;
+pub mod kube;
 pub mod literal;
+pub mod postgres;
+pub mod redis;
 mod subscriptions;
 #[cfg(test)]
 mod testing;
 #[cfg(test)]
 pub mod tests;
+mod wiped;
 
 use std::sync::Arc;
 
@@ -70,7 +75,11 @@ pub fn build(
         "env" => Arc::new(env::Env),
         "file" => Arc::new(file::Files::new(name, settings, tasks)?),
         "exec" => Arc::new(exec::Exec::new(settings)),
+        "consul" => Arc::new(consul::Consul::build(name, settings, tasks)?),
         "etcd" => Arc::new(etcd::Etcd::build(name, settings, tasks)?),
+        "kube" => Arc::new(kube::Kube::build(name, settings, tasks)?),
+        "postgres" => Arc::new(postgres::Postgres::build(name, settings, tasks)?),
+        "redis" => Arc::new(redis::Redis::build(name, settings, tasks)?),
         "http" => Arc::new(https::Https::new(name, settings)?),
         kind => {
             return Err(BuildError::UnknownType { upstream: name.to_owned(), kind: kind.to_owned() });

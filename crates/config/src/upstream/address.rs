@@ -113,35 +113,74 @@ pub(crate) enum TlsError {
 
 /// The client side of TLS towards an upstream, offering the protocols `alpn`.
 pub(crate) fn client_tls(files: Option<&UpstreamTls>, alpn: &[&[u8]]) -> Result<Arc<ClientConfig>, TlsError> {
-    let files = files.cloned().unwrap_or_default();
-    let mut roots = RootCertStore::empty();
-    match &files.ca {
-        None => drop(roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs)),
-        Some(path) => {
-            for authority in certificates(path)? {
-                roots.add(authority).map_err(|e| TlsError::Mismatch(e.to_string()))?;
-            }
-        }
-    }
-    let mismatch = |e: rustls::Error| TlsError::Mismatch(e.to_string());
-    let builder = ClientConfig::builder_with_provider(provider())
-        .with_safe_default_protocol_versions()
-        .map_err(mismatch)?
-        .with_root_certificates(roots);
-    let mut config = match (&files.cert, &files.key) {
-        (None, None) => builder.with_no_client_auth(),
+    let Some(files) = files else { return Material::default().config(alpn) };
+    let authorities = files.ca.as_deref().map(certificates).transpose()?;
+    let identity = match (&files.cert, &files.key) {
+        (None, None) => None,
         (Some(cert), Some(path)) => {
             let key = holdfast_ops::secret_file::read(path)?;
             let key = PrivateKeyDer::from_pem_slice(key.expose_secret()).map_err(|e| pem(path, &e))?;
-            builder.with_client_auth_cert(certificates(cert)?, key).map_err(mismatch)?
+            Some((certificates(cert)?, key))
         }
         _ => return Err(TlsError::Half),
     };
-    config.alpn_protocols = alpn.iter().map(|name| name.to_vec()).collect();
-    Ok(Arc::new(config))
+    Material { authorities, identity }.config(alpn)
 }
 
-fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, TlsError> {
+/// Whom to trust, and who to be.
+#[derive(Default)]
+pub(crate) struct Material {
+    /// The system's unless given.
+    pub(crate) authorities: Option<Vec<CertificateDer<'static>>>,
+    /// The certificate with its chain, and its key.
+    pub(crate) identity: Option<(Vec<CertificateDer<'static>>, PrivateKeyDer<'static>)>,
+}
+
+impl Material {
+    /// The configuration, offering the protocols `alpn`.
+    pub(crate) fn config(self, alpn: &[&[u8]]) -> Result<Arc<ClientConfig>, TlsError> {
+        let mismatch = |e: rustls::Error| TlsError::Mismatch(e.to_string());
+        let mut roots = RootCertStore::empty();
+        match self.authorities {
+            None => drop(roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs)),
+            Some(authorities) => {
+                authorities.into_iter().try_for_each(|one| roots.add(one)).map_err(mismatch)?;
+            }
+        }
+        let builder = ClientConfig::builder_with_provider(provider())
+            .with_safe_default_protocol_versions()
+            .map_err(mismatch)?
+            .with_root_certificates(roots);
+        let mut config = match self.identity {
+            None => builder.with_no_client_auth(),
+            Some((chain, key)) => builder.with_client_auth_cert(chain, key).map_err(mismatch)?,
+        };
+        config.alpn_protocols = alpn.iter().map(|name| name.to_vec()).collect();
+        Ok(Arc::new(config))
+    }
+}
+
+/// An HTTP client with this TLS, whose connections are probed: a stream that is silent for `idle` is dead.
+pub(crate) fn http_client(tls: &ClientConfig, idle: Duration) -> reqwest::Result<reqwest::Client> {
+    const PROBE: Duration = Duration::from_secs(15);
+    reqwest::Client::builder()
+        .tls_backend_preconfigured(tls.clone())
+        .user_agent(super::http_answer::USER_AGENT)
+        .redirect(reqwest::redirect::Policy::none())
+        .connect_timeout(CONNECT_WITHIN)
+        .http2_keep_alive_interval(PROBE)
+        .http2_keep_alive_timeout(idle.saturating_sub(PROBE).max(Duration::from_secs(2)))
+        .tcp_keepalive(PROBE)
+        .tcp_keepalive_interval(PROBE / 3)
+        .tcp_user_timeout(idle)
+        .build()
+}
+
+/// What an HTTP client speaks.
+pub(crate) const HTTP: [&[u8]; 2] = [b"h2", b"http/1.1"];
+
+/// The certificates of a file.
+pub(crate) fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, TlsError> {
     let read = CertificateDer::pem_file_iter(path).and_then(Iterator::collect);
     let list: Vec<_> = read.map_err(|e| pem(path, &e))?;
     if list.is_empty() {

@@ -5,16 +5,20 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use holdfast_core::AnswerKind;
+use holdfast_core::freshness::{Failure, Outcome};
 use holdfast_core::time::{doubling, jittered};
+use holdfast_ops::Tasks;
 use parking_lot::Mutex;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
 use crate::provider::{Sink, WatchGuard};
 use crate::reference::ObjectKey;
+use crate::value::Value;
 
 /// A session that lived so long was no failure: the next one may begin at once.
 const STEADY: Duration = Duration::from_secs(10);
@@ -23,6 +27,10 @@ const SOON: Duration = Duration::from_millis(50);
 /// The first pause after one that was not, doubling to the last.
 const FIRST_PAUSE: Duration = Duration::from_millis(250);
 const LAST_PAUSE: Duration = Duration::from_secs(30);
+/// How long an upstream may ask to be left alone.
+const LONGEST_TOLD: Duration = Duration::from_secs(300);
+/// When what was refused is asked for again.
+const REFUSED: Duration = Duration::from_secs(60);
 
 /// One of the watches of an upstream, unique in its process's life.
 #[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
@@ -84,6 +92,13 @@ impl Subscriptions {
         self.set.lock().entries.get(&id).map(|entry| entry.subscription.clone())
     }
 
+    /// The watches of a path.
+    pub(crate) fn of_path(&self, path: &str) -> Vec<Subscription> {
+        let mut all = self.all();
+        all.retain(|subscription| subscription.object.path == path);
+        all
+    }
+
     /// Tells a watch that it stands.
     pub(crate) fn subscribed(&self, id: WatchId) {
         let entry = self.set.lock().entries.get_mut(&id).map(|entry| {
@@ -129,30 +144,114 @@ impl Subscriptions {
     }
 }
 
+/// The pauses between sessions.
+#[derive(Default)]
+struct Backoff {
+    failures: u32,
+}
+
+impl Backoff {
+    /// The pause after a session that lived so long; `unit` is random.
+    fn after(&mut self, lived: Duration, unit: f64) -> Duration {
+        self.failures = if lived >= STEADY { 0 } else { self.failures.saturating_add(1) };
+        match self.failures {
+            0 => SOON.mul_f64(unit),
+            n => jittered(doubling(FIRST_PAUSE, LAST_PAUSE, n - 1).mul_f64(0.75), 1.0 / 3.0, unit),
+        }
+    }
+}
+
 /// Runs one session after another while there are watches. A session ends with the kind of its loss.
 pub(crate) async fn keep<F, Fut>(upstream: &str, subscriptions: &Subscriptions, mut session: F)
 where
     F: FnMut() -> Fut,
     Fut: Future<Output = AnswerKind>,
 {
-    let mut failures = 0;
+    let mut backoff = Backoff::default();
     loop {
         subscriptions.some().await;
         let began = Instant::now();
         let kind = session().await;
-        failures = if began.elapsed() >= STEADY { 0 } else { failures + 1 };
-        tracing::debug!(upstream, %kind, failures, "a watch connection ended");
+        let pause = backoff.after(began.elapsed(), holdfast_ops::rand::unit());
+        tracing::debug!(upstream, %kind, ?pause, "a watch connection ended");
         subscriptions.all_lost(kind);
         // sleep: the pause of a back-off
-        tokio::time::sleep(pause(failures, holdfast_ops::rand::unit())).await;
+        tokio::time::sleep(pause).await;
     }
 }
 
-/// The pause before the next session after so many that were not steady.
-fn pause(failures: u32, unit: f64) -> Duration {
-    match failures {
-        0 => SOON.mul_f64(unit),
-        n => jittered(doubling(FIRST_PAUSE, LAST_PAUSE, n - 1).mul_f64(0.75), 1.0 / 3.0, unit),
+/// Watches one object by sessions of its own, where the protocol has a call for each watch. A session ends with its
+/// failure; what the upstream refuses is not asked for again soon.
+pub(crate) fn keep_alone<F, Fut>(tasks: &Tasks, sink: Arc<dyn Sink>, mut session: F) -> WatchGuard
+where
+    F: FnMut(Arc<dyn Sink>) -> Fut + Send + 'static,
+    Fut: Future<Output = Failure> + Send + 'static,
+{
+    let own = tasks.child("watch");
+    own.spawn_until_cancelled("session", async move {
+        let told = Arc::new(LossOnce { sink, lost: AtomicBool::new(false) });
+        let mut backoff = Backoff::default();
+        loop {
+            let began = Instant::now();
+            let failure = session(Arc::clone(&told) as Arc<dyn Sink>).await;
+            told.lost(failure.kind);
+            let unit = holdfast_ops::rand::unit();
+            let pause = backoff.after(began.elapsed(), unit);
+            let least = match failure.kind {
+                _ if failure.own_login => FIRST_PAUSE,
+                AnswerKind::Unavailable | AnswerKind::Unknown => Duration::ZERO,
+                AnswerKind::RateLimited => {
+                    failure.retry_after.unwrap_or_default().clamp(LAST_PAUSE, LONGEST_TOLD)
+                }
+                _ => jittered(REFUSED, 0.2, unit),
+            };
+            // sleep: the pause of a back-off
+            tokio::time::sleep(pause.max(least)).await;
+        }
+    });
+    WatchGuard::new(CancelOnDrop(own))
+}
+
+struct CancelOnDrop(Tasks);
+
+impl Drop for CancelOnDrop {
+    fn drop(&mut self) {
+        self.0.cancel();
+    }
+}
+
+/// Passes a loss on once for each subscription.
+struct LossOnce {
+    sink: Arc<dyn Sink>,
+    lost: AtomicBool,
+}
+
+impl Sink for LossOnce {
+    fn subscribed(&self) {
+        self.lost.store(false, Ordering::Relaxed);
+        self.sink.subscribed();
+    }
+
+    fn changed(&self) {
+        self.sink.changed();
+    }
+
+    fn event(&self, outcome: Outcome<Value>) {
+        self.sink.event(outcome);
+    }
+
+    fn alive(&self) {
+        self.sink.alive();
+    }
+
+    fn confirmed(&self) {
+        self.sink.confirmed();
+    }
+
+    fn lost(&self, kind: AnswerKind) {
+        if !self.lost.swap(true, Ordering::Relaxed) {
+            self.sink.lost(kind);
+        }
     }
 }
 
@@ -194,15 +293,42 @@ mod tests {
     }
 
     #[test]
-    fn pauses_double_within_their_bounds() {
-        assert_eq!(pause(0, 1.0), SOON);
-        let (low, high) = (pause(1, 0.0), pause(1, 1.0));
-        assert!(
-            low >= FIRST_PAUSE / 2 - Duration::from_micros(1)
-                && high <= FIRST_PAUSE + Duration::from_micros(1)
-        );
-        assert!(pause(50, 1.0) <= LAST_PAUSE + Duration::from_micros(1));
-        assert!(pause(50, 0.0) >= LAST_PAUSE / 2 - Duration::from_micros(1));
+    fn pauses_double_within_their_bounds_and_a_steady_session_ends_that() {
+        let near = |pause: Duration, bound: Duration| pause.abs_diff(bound) < Duration::from_micros(1);
+        let (mut low, mut high) = (Backoff::default(), Backoff::default());
+        assert!(near(low.after(Duration::ZERO, 0.0), FIRST_PAUSE / 2));
+        assert!(near(high.after(Duration::ZERO, 1.0), FIRST_PAUSE));
+        assert!(near(high.after(Duration::ZERO, 1.0), FIRST_PAUSE * 2));
+        for _ in 0..50 {
+            high.after(Duration::ZERO, 1.0);
+        }
+        assert!(near(high.after(Duration::ZERO, 1.0), LAST_PAUSE));
+        assert_eq!(high.after(STEADY, 1.0), SOON);
+        assert!(near(high.after(Duration::ZERO, 1.0), FIRST_PAUSE));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_is_refused_is_left_alone_and_what_breaks_is_not() {
+        for (kind, expected) in [(AnswerKind::PermissionDenied, 9..=13), (AnswerKind::Unavailable, 24..=45)] {
+            let tasks = Tasks::new("test");
+            let (recorder, begun) = (Recorder::new(), Arc::new(Mutex::new(0)));
+            let counted = Arc::clone(&begun);
+            let guard = keep_alone(&tasks, recorder.clone(), move |sink| {
+                *counted.lock() += 1;
+                sink.subscribed();
+                std::future::ready(Failure::of(kind))
+            });
+            tokio::time::advance(Duration::ZERO).await;
+            for _ in 0..600 {
+                tokio::time::advance(Duration::from_secs(1)).await;
+                tokio::task::yield_now().await;
+            }
+            let begun = *begun.lock();
+            assert!(expected.contains(&begun), "{kind}: {begun} sessions in ten minutes");
+            assert_eq!(recorder.count(&Heard::Lost(kind)), recorder.count(&Heard::Subscribed));
+            drop(guard);
+            tasks.wait(Duration::from_secs(5)).await.unwrap();
+        }
     }
 
     #[tokio::test(start_paused = true)]
