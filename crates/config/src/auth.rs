@@ -225,3 +225,11 @@ fn read_file(path: &Path, max_bytes: u64) -> Result<String, String> {
         Err(format!("has more than {max_bytes} bytes"))
     }
 }
+
+#[cfg(test)]
+#[path = "auth/auth_tests.rs"]
+mod tests;
+
+#[cfg(test)]
+#[path = "auth/certificate_tests.rs"]
+mod certificate_tests;
