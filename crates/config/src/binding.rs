@@ -1,6 +1,10 @@
 //! Bindings: names that an operator declared, each with the reference to where its value comes from.
 
+pub mod fragment;
+pub mod name;
+pub mod reference;
 pub mod scheme;
+pub mod table;
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -3,10 +3,14 @@
 //! Keys stand at the top of the file, or under `server.config.`.
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::path::PathBuf;
 
+use holdfast_ops::config::TEXT_OR_TABLE;
 use holdfast_ops::{ByteSize, Duration};
-use serde::{Deserialize, Serialize};
+use serde::de::value::MapAccessDeserializer;
+use serde::de::{MapAccess, Visitor};
+use serde::{Deserialize, Deserializer, Serialize};
 
 pub use crate::binding::scheme::Scheme;
 
@@ -57,13 +61,43 @@ pub struct ConfigSettings {
 }
 
 /// `bindings.NAME`: a reference, or a table.
-#[derive(Clone, Debug, Deserialize)]
-#[serde(untagged)]
+#[derive(Clone, Debug)]
 pub enum BindingEntry {
     /// The reference alone.
-    Reference(String),
+    Reference(RefText),
     /// With options.
-    Table(BindingTable),
+    Table(Box<BindingTable>),
+}
+
+impl<'de> Deserialize<'de> for BindingEntry {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct TextOrTable;
+        impl<'de> Visitor<'de> for TextOrTable {
+            type Value = BindingEntry;
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a ref, or a table with one")
+            }
+            fn visit_str<E>(self, text: &str) -> Result<BindingEntry, E> {
+                Ok(BindingEntry::Reference(RefText(text.to_owned())))
+            }
+            fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<BindingEntry, A::Error> {
+                let table = BindingTable::deserialize(MapAccessDeserializer::new(map))?;
+                Ok(BindingEntry::Table(Box::new(table)))
+            }
+        }
+        deserializer.deserialize_struct(TEXT_OR_TABLE, &BindingTable::KEYS, TextOrTable)
+    }
+}
+
+/// A reference as it was written; [`fmt::Debug`] leaves the values of secret options out.
+#[derive(Clone, Default, Deserialize, Eq, PartialEq)]
+#[serde(transparent)]
+pub struct RefText(pub String);
+
+impl fmt::Debug for RefText {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&crate::binding::reference::redact(&self.0))
+    }
 }
 
 /// `bindings.NAME` as a table.
@@ -71,7 +105,7 @@ pub enum BindingEntry {
 pub struct BindingTable {
     /// The reference.
     #[serde(rename = "ref")]
-    pub reference: String,
+    pub reference: RefText,
     /// Time between two readings; 30 s (1 s-24 h).
     pub poll: Option<Duration>,
     /// The longest attempt; 10 s (100 ms-120 s).
@@ -86,6 +120,11 @@ pub struct BindingTable {
     pub persist: Option<bool>,
     /// The largest value; 1 MiB (1 KiB-16 MiB).
     pub max_value_bytes: Option<ByteSize>,
+}
+
+impl BindingTable {
+    const KEYS: [&'static str; 8] =
+        ["ref", "poll", "timeout", "max_stale", "on_absent", "sensitive", "persist", "max_value_bytes"];
 }
 
 /// `defaults.`: the same keys for all bindings.

@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 
 use crate::config::Scheme;
 
-/// A parsed reference.
-#[derive(Clone, Debug, Eq, Ord, PartialEq, PartialOrd)]
+/// A parsed reference. Neither it nor its object shows the value of an option that is a secret.
+#[derive(Clone, Eq, Ord, PartialEq, PartialOrd)]
 pub struct Reference {
     /// What is fetched.
     pub object: ObjectKey,
@@ -14,16 +14,16 @@ pub struct Reference {
 }
 
 /// What one upstream call fetches. Bindings that differ only in their fragment share one object.
-#[derive(Clone, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]
+#[derive(Clone, Eq, Hash, Ord, PartialEq, PartialOrd)]
 pub struct ObjectKey {
-    /// The name of the upstream, `[upstream.NAME]`; the scheme's own name for `static`, and wherever the only upstream
-    /// of the scheme's type is meant.
+    /// The name of the upstream, `[upstream.NAME]`; `static` for the scheme of that name.
     pub upstream: String,
     /// The scheme.
     pub scheme: Scheme,
-    /// The path, without fragment and options.
+    /// The path, without fragment and options; for `https` without the upstream's name and the `/` after it, for `file`
+    /// possibly relative to the upstream's first root.
     pub path: String,
-    /// The provider's options.
+    /// The provider's options, decoded; neither `via` nor `optional` is one.
     pub options: BTreeMap<String, String>,
 }
 

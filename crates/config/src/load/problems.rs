@@ -59,6 +59,19 @@ impl Problems {
         self.list.push(Problem { place, severity: Severity::Warning, text: text.into() });
     }
 
+    /// Adds what another collector found.
+    pub fn append(&mut self, other: Self) {
+        self.list.extend(other.list);
+    }
+
+    /// In the order of files and lines, each once.
+    #[must_use]
+    pub fn sorted(mut self) -> Self {
+        self.list.sort_by(|a, b| a.place.cmp(&b.place));
+        self.list.dedup();
+        self
+    }
+
     /// The problems.
     pub fn iter(&self) -> impl Iterator<Item = &Problem> {
         self.list.iter()
@@ -86,3 +99,12 @@ impl fmt::Display for Problems {
 }
 
 impl std::error::Error for Problems {}
+
+impl IntoIterator for Problems {
+    type Item = Problem;
+    type IntoIter = std::vec::IntoIter<Problem>;
+
+    fn into_iter(self) -> Self::IntoIter {
+        self.list.into_iter()
+    }
+}

@@ -183,8 +183,8 @@ fn the_exact_texts_of_faults() {
     assert_eq!(
         two,
         [
-            ("policy.rule".to_owned(), r#"policy rule 1: bad glob "[""#.to_owned()),
-            ("policy.rule".to_owned(), r#"policy rule 3: bad glob "[^]""#.to_owned()),
+            ("policy.rule.0".to_owned(), r#"policy rule 1: bad glob "[""#.to_owned()),
+            ("policy.rule.2".to_owned(), r#"policy rule 3: bad glob "[^]""#.to_owned()),
         ]
     );
 }

@@ -57,7 +57,8 @@ impl Rule {
         if faults.is_empty() {
             Ok(Self { settings: settings.clone(), names, verbs, until, place: place.clone() })
         } else {
-            Err(faults.into_iter().map(|what| Problem::new(super::RULES, what)).collect())
+            let key = format!("{}.{}", super::RULES, number.saturating_sub(1));
+            Err(faults.into_iter().map(|what| Problem::new(key.as_str(), what)).collect())
         }
     }
 

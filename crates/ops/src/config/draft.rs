@@ -75,8 +75,8 @@ impl Draft {
         resolve(&self.files, Path::new(text), place)
     }
 
-    /// Adds what a file says at its key `from` to the key `into` of the role. Entries that exist are not replaced but told
-    /// as [`Tree::twice`]. Gives what else stands at the top of the file.
+    /// Adds what a file says at its key `from` to the key `into` of the role: a table's entries, of which those that exist
+    /// are not replaced but told as [`Tree::twice`], or a list's items. Gives what else stands at the top of the file.
     pub fn include(&mut self, file: &Path, from: &str, into: &str) -> Vec<Beside> {
         self.files.push(file.to_owned());
         let Some(parsed) = files::read_whole(file, true, &mut self.problems) else {
@@ -104,9 +104,16 @@ impl Draft {
         top.into_iter().map(|(key, node)| Beside { key, place: node.key_place() }).collect()
     }
 
-    /// Puts a value at a key of the role, as one more source of it.
+    /// Puts a value at a key of the role, as one more source of it. A list goes on where the one that stands there ends.
     fn put(&mut self, node: Node, into: &str) {
         let parts: Vec<_> = into.split('.').map(str::to_owned).collect();
+        let node = match (self.section.at_path_mut(&parts).map(|node| &mut node.value), node) {
+            (Some(Value::List(held)), Node { value: Value::List(mut more), .. }) => {
+                held.append(&mut more);
+                return;
+            }
+            (_, node) => node,
+        };
         let whole = parts.iter().rev().fold(node, |node, part| {
             let mut table = Node::table(&node.source);
             (table.at, table.key) = (node.at, node.key);

@@ -144,6 +144,21 @@ fn an_included_file_adds_to_a_table_and_says_what_else_it_holds() {
 }
 
 #[test]
+fn an_included_list_goes_on_where_the_own_ends() {
+    let dir = files(&[("a.toml", "[[list]]\nsize = 1\n"), ("b.yaml", "- x"), ("b.toml.in", "")]);
+    std::fs::write(dir.path().join("more.yml"), "item:\n- size: 2\n- size: bad\n").unwrap();
+    let mut draft = loader(dir.path(), &[]).read();
+    assert!(draft.include(&dir.path().join("more.yml"), "item", "list").is_empty());
+    let (role, tree, problems) = draft.parse::<Role>();
+    assert_eq!(
+        problems.iter().map(|p| (p.key.as_str(), p.place.clone())).collect::<Vec<_>>(),
+        [("server.config.list.2.size", at(&dir, "more.yml", 3, 9))]
+    );
+    assert_eq!(role.unwrap().list.iter().map(|item| item.size).collect::<Vec<_>>(), [1, 2, 0]);
+    assert_eq!(tree.place(&["list", "1"]), Some(at(&dir, "more.yml", 2, 3)));
+}
+
+#[test]
 fn an_included_file_without_the_key_or_that_cannot_be_read_makes_the_draft_broken() {
     for (name, text, what) in [
         ("b.yaml", "", "has no key thing"),

@@ -145,6 +145,14 @@ impl Node {
         self.descend(path.iter().map(AsRef::as_ref))
     }
 
+    /// The value at a key of these parts, all of them in tables.
+    pub(super) fn at_path_mut(&mut self, path: &[String]) -> Option<&mut Self> {
+        path.iter().try_fold(self, |node, part| match &mut node.value {
+            Value::Table(table) => table.get_mut(part),
+            _ => None,
+        })
+    }
+
     fn descend<'k>(&self, mut path: impl Iterator<Item = &'k str>) -> Option<&Self> {
         path.try_fold(self, |node, part| match &node.value {
             Value::Table(table) => table.get(part),

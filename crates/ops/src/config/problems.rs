@@ -8,6 +8,9 @@ use super::node::Node;
 use super::place::Place;
 use crate::exit;
 
+/// What is wrong with a key that nobody knows.
+const UNKNOWN_KEY: &str = "is not a known key";
+
 /// One thing that is wrong.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Problem {
@@ -19,6 +22,13 @@ pub struct Problem {
     pub what: String,
     /// What to do.
     pub fix: String,
+}
+
+impl Problem {
+    /// Whether the key does not exist, so that no value was lost.
+    pub fn is_unknown_key(&self) -> bool {
+        self.what == UNKNOWN_KEY
+    }
 }
 
 impl fmt::Display for Problem {
@@ -59,7 +69,7 @@ impl Problems {
             None if known.is_empty() => "remove it".to_owned(),
             None => format!("remove it, or use one of {}", known.join(", ")),
         };
-        self.push(place, key, "is not a known key", fix);
+        self.push(place, key, UNKNOWN_KEY, fix);
     }
 
     /// Whether there is none.
@@ -78,7 +88,7 @@ impl Problems {
     }
 
     /// Whether this key, or a part of it, is known to be wrong.
-    pub fn covers(&self, key: &str) -> bool {
+    fn covers(&self, key: &str) -> bool {
         self.keys.iter().any(|k| k == key || k.strip_prefix(key).is_some_and(|rest| rest.starts_with('.')))
     }
 }
