@@ -14,6 +14,7 @@ pub mod date;
 pub mod digest;
 pub mod fanout;
 pub(crate) mod label;
+pub mod lkg;
 pub mod load;
 pub mod policy;
 pub mod problem;

@@ -4,17 +4,24 @@
 //! with back-off; no credential and no value gets into an error or a log.
 
 mod address;
+mod cells;
 pub mod consul;
 pub mod content;
 pub mod credential;
+pub mod engine;
 pub mod env;
 pub mod etcd;
 pub mod exec;
 pub mod file;
+mod gate;
 pub mod http_answer;
 pub mod https;
 pub mod kube;
 pub mod literal;
+mod mailbox;
+pub mod meter;
+mod object;
+pub mod online;
 pub mod postgres;
 pub mod redis;
 mod subscriptions;
@@ -22,12 +29,15 @@ mod subscriptions;
 mod testing;
 #[cfg(test)]
 pub mod tests;
+pub mod vault;
 mod wiped;
 
 use std::sync::Arc;
 
 use holdfast_ops::Tasks;
 
+pub use self::cells::Tally;
+pub use self::gate::UpstreamStatus;
 use crate::config::UpstreamSettings;
 use crate::provider::Provider;
 
@@ -52,6 +62,16 @@ pub enum BuildError {
         /// What is wrong with it.
         problem: String,
     },
+}
+
+/// The number of an object within the process; another one when the same object is begun anew.
+#[derive(Clone, Copy, Debug, Default, Eq, Ord, PartialEq, PartialOrd)]
+struct ObjectId(u64);
+
+impl ObjectId {
+    const fn next(self) -> Self {
+        Self(self.0.saturating_add(1))
+    }
 }
 
 impl BuildError {
@@ -81,6 +101,7 @@ pub fn build(
         "postgres" => Arc::new(postgres::Postgres::build(name, settings, tasks)?),
         "redis" => Arc::new(redis::Redis::build(name, settings, tasks)?),
         "http" => Arc::new(https::Https::new(name, settings)?),
+        "vault" | "hub" => Arc::new(vault::Vault::new(name, settings)?),
         kind => {
             return Err(BuildError::UnknownType { upstream: name.to_owned(), kind: kind.to_owned() });
         }
