@@ -20,7 +20,6 @@ use holdfast_core::Wall;
 use http::{HeaderMap, HeaderName, HeaderValue};
 
 pub use self::identity::{Identity, Method};
-pub use self::load::files;
 pub use self::peer::{BadCertificate, ClientCertificate, PeerFacts, UnixCredentials};
 pub use self::rejection::{Reason, Refusal, Rejection};
 

@@ -24,7 +24,7 @@ use self::report::Report;
 use crate::auth::Authenticator;
 use crate::binding::scheme::UpstreamKind;
 use crate::binding::{Binding, table};
-use crate::config::{ConfigSettings, PolicySettings, UpstreamSettings};
+use crate::config::{ConfigSettings, UpstreamSettings};
 use crate::digest::Digests;
 use crate::policy::Policy;
 
@@ -119,12 +119,11 @@ pub fn load(path: &Path, overrides: &Overrides) -> Result<Arc<Configuration>, Pr
 
 /// The rules of the policy's file were read with the rest.
 fn policy(settings: &ConfigSettings, tree: &Tree, report: &mut Report<'_>) -> Option<Policy> {
-    let settings = settings.policy.as_ref().map(|policy| PolicySettings { file: None, ..policy.clone() });
     let place = |index: usize| {
         let place = tree.place(&["policy", "rule", &index.to_string()]);
         place.unwrap_or_else(|| Place::whole("policy.rule"))
     };
-    let policy = Policy::new(settings.as_ref(), place);
+    let policy = Policy::new(settings.policy.as_ref(), place);
     policy.map_err(|faults| faults.into_iter().for_each(|fault| report.problem(fault))).ok()
 }
 

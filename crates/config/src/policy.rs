@@ -3,11 +3,8 @@
 //! What must hold: a rule that denies wins; what no rule allows is denied; the policy never learns which names are
 //! bound, so that its answer to a name says nothing about it.
 
-mod file;
 pub mod glob;
 mod rule;
-
-use std::path::PathBuf;
 
 use holdfast_core::Wall;
 use holdfast_ops::config::Place;
@@ -17,8 +14,6 @@ use crate::auth::Identity;
 use crate::config::{PolicySettings, Verb};
 use crate::problem::Problem;
 
-/// The key under which problems of rules are told.
-const RULES: &str = "policy.rule";
 /// A longer name is judged by as much of it: no binding has one, and the work stays bounded.
 const LONGEST_NAME: usize = 254;
 
@@ -41,8 +36,8 @@ pub struct Decision {
 }
 
 impl Policy {
-    /// Checks a policy. `place` says where rule `n`, from 0, of `policy.rule` stands. The rules of
-    /// `policy.file` come after those.
+    /// Checks a policy. `place` says where rule `n`, from 0, of `policy.rule` stands; the loader has put the rules of
+    /// `policy.file` behind those of the configuration itself.
     ///
     /// # Errors
     /// All that is wrong.
@@ -50,31 +45,21 @@ impl Policy {
         settings: Option<&PolicySettings>,
         place: impl Fn(usize) -> Place,
     ) -> Result<Self, Vec<Problem>> {
-        let mut problems = Vec::new();
         let none = PolicySettings::default();
         let settings = settings.unwrap_or(&none);
-        let own = settings.rule.iter().enumerate();
-        let mut rules: Vec<_> = own.map(|(n, rule)| (rule.clone(), place(n), false)).collect();
-        if let Some(path) = &settings.file {
-            match file::read(path) {
-                Ok(more) => rules.extend(more.into_iter().map(|(rule, place)| (rule, place, true))),
-                Err(problem) => problems.push(problem),
-            }
-        } else if rules.is_empty() && !settings.allow_all {
+        let mut problems = Vec::new();
+        if settings.rule.is_empty() && !settings.allow_all {
             let what = "no policy configured: add [[policy.rule]] or policy.allow_all = true";
             problems.push(Problem::new("policy", what));
         }
-        let mut checked = Vec::new();
-        for (n, (rule, place, elsewhere)) in rules.iter().enumerate() {
-            match Rule::new(rule, n + 1, place) {
-                Ok(rule) => checked.push(rule),
-                Err(faults) if *elsewhere => {
-                    problems.extend(faults.into_iter().map(|fault| fault.at(place.clone())))
-                }
+        let mut rules = Vec::new();
+        for (n, rule) in settings.rule.iter().enumerate() {
+            match Rule::new(rule, n + 1, place(n)) {
+                Ok(rule) => rules.push(rule),
                 Err(faults) => problems.extend(faults),
             }
         }
-        if problems.is_empty() { Ok(Self::of(checked, settings.allow_all)) } else { Err(problems) }
+        if problems.is_empty() { Ok(Self::of(rules, settings.allow_all)) } else { Err(problems) }
     }
 
     fn of(rules: Vec<Rule>, allow_all: bool) -> Self {
@@ -119,11 +104,6 @@ impl Policy {
         let rules: Vec<_> = self.rules.iter().map(Rule::canonical).collect();
         serde_json::json!({ "rules": rules, "allow_all": self.allow_all })
     }
-}
-
-/// The files whose change calls for a new policy.
-pub fn files(settings: &PolicySettings) -> Vec<PathBuf> {
-    settings.file.iter().cloned().collect()
 }
 
 #[cfg(test)]

@@ -1,6 +1,5 @@
 //! From the settings to an authenticator, with all that is wrong at once.
 
-use std::path::PathBuf;
 use std::sync::Arc;
 
 use http::header::{AUTHORIZATION, COOKIE, HOST};
@@ -48,12 +47,6 @@ impl Empty {
     pub fn problem(&self) -> Problem {
         Problem::new(self.key, format!("{} holds no entry", self.path.display()))
     }
-}
-
-/// The files whose change calls for a new authenticator.
-pub fn files(settings: &AuthSettings) -> Vec<PathBuf> {
-    let tokens = settings.token.iter().map(|token| token.file.clone());
-    tokens.chain(settings.jwt.iter().map(|jwt| jwt.jwks_file.clone())).collect()
 }
 
 fn methods(settings: &AuthSettings, problems: &mut Vec<Problem>) -> Vec<Method> {

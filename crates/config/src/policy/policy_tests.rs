@@ -189,46 +189,6 @@ fn the_exact_texts_of_faults() {
     );
 }
 
-fn from_file(text: &str) -> (tempfile::TempDir, Result<Policy, Vec<Problem>>) {
-    let dir = tempfile::tempdir().unwrap();
-    let path = dir.path().join("policy.toml");
-    std::fs::write(&path, text).unwrap();
-    let settings = PolicySettings { file: Some(path), rule: vec![allow(&["a"], &["x"])], allow_all: false };
-    let policy = Policy::new(Some(&settings), |_| place("main.toml", 1));
-    (dir, policy)
-}
-
-#[test]
-fn rules_of_a_file_come_after_the_others_and_say_where_they_stand() {
-    let text = "# first\n[[rule]]\nsubjects = [\"b\"]\nnames = [\"y\"]\nuntil = 2030-01-01\n\n[[rule]]\neveryone = true\nnames = [\"z\"]\n";
-    let (dir, policy) = from_file(text);
-    let (policy, file) = (policy.unwrap(), dir.path().join("policy.toml"));
-    assert_eq!(read(&policy, "a", b"x"), "allow: rule 1 (main.toml:1)");
-    assert_eq!(read(&policy, "b", b"y"), format!("allow: rule 2 ({}:2)", file.display()));
-    assert_eq!(read(&policy, "c", b"z"), format!("allow: rule 3 ({}:7)", file.display()));
-}
-
-#[test]
-fn faults_of_a_file_say_where_they_stand() {
-    for (text, line, what) in [
-        ("[[rule]]\nsubjects = [\"b\"]\nnames = [\"[\"]\n", Some(1), r#"policy rule 2: bad glob "[""#),
-        ("[[rule]]\nsubject = [\"b\"]\n", Some(2), "policy file: unknown field `subject`, expected one of"),
-        ("[[rule]]\nverbs = [\"write\"]\n", Some(2), "policy file: unknown variant `write`, expected one of"),
-        ("[[rule]\n", Some(1), "policy file: "),
-        ("", None, "holds no rule"),
-    ] {
-        let (dir, policy) = from_file(text);
-        let [problem] = &policy.unwrap_err()[..] else { panic!("{text}") };
-        let file = dir.path().join("policy.toml");
-        let shown = problem.at.as_ref().map(Place::line);
-        assert_eq!(shown, line.map(|line| format!("{}:{line}", file.display())), "{text}");
-        assert!(problem.what.contains(what), "{text}: {}", problem.what);
-    }
-    let settings = PolicySettings { file: Some("/nowhere/policy.toml".into()), ..PolicySettings::default() };
-    let [problem] = &Policy::new(Some(&settings), |_| Place::whole("")).unwrap_err()[..] else { panic!() };
-    assert!(problem.what.starts_with("policy file /nowhere/policy.toml cannot be read: "), "{problem:?}");
-}
-
 #[test]
 fn equal_policies_look_equal_whatever_the_order_in_lists() {
     let rule = |subjects: &[&str]| RuleSettings { verbs: None, ..allow(subjects, &["x"]) };

@@ -24,7 +24,7 @@ pub(super) struct Rule {
 
 impl Rule {
     /// Checks a rule; `number` counts from 1.
-    pub(super) fn new(settings: &RuleSettings, number: usize, place: &Place) -> Result<Self, Vec<Problem>> {
+    pub(super) fn new(settings: &RuleSettings, number: usize, place: Place) -> Result<Self, Vec<Problem>> {
         let mut faults = Vec::new();
         let mut fault = |what: String| faults.push(format!("policy rule {number}: {what}"));
         let verbs = settings.verbs.clone().unwrap_or_else(|| vec![Verb::Read, Verb::Watch]);
@@ -55,9 +55,9 @@ impl Rule {
             date
         });
         if faults.is_empty() {
-            Ok(Self { settings: settings.clone(), names, verbs, until, place: place.clone() })
+            Ok(Self { settings: settings.clone(), names, verbs, until, place })
         } else {
-            let key = format!("{}.{}", super::RULES, number.saturating_sub(1));
+            let key = format!("policy.rule.{}", number.saturating_sub(1));
             Err(faults.into_iter().map(|what| Problem::new(key.as_str(), what)).collect())
         }
     }
