@@ -14,6 +14,8 @@ pub mod etcd;
 pub mod exec;
 pub mod file;
 mod gate;
+pub mod holdfast;
+pub mod hops;
 pub mod http_answer;
 pub mod https;
 pub mod kube;
@@ -81,7 +83,7 @@ impl BuildError {
     }
 }
 
-/// The provider of `[upstream.NAME]`. It connects when it is first asked; its tasks belong to `tasks`.
+/// The provider of `[upstream.NAME]`, of a server that no other asks. See [`build_with`].
 ///
 /// # Errors
 /// When its settings cannot be used.
@@ -90,12 +92,33 @@ pub fn build(
     settings: &UpstreamSettings,
     tasks: &Tasks,
 ) -> Result<Arc<dyn Provider>, BuildError> {
+    build_with(name, settings, tasks, &Arc::default())
+}
+
+/// Makes the providers of an engine by [`build_with`].
+pub fn builder(hops: &Arc<hops::Hops>) -> Arc<engine::Builder> {
+    let hops = Arc::clone(hops);
+    Arc::new(move |upstream, tasks| build_with(&upstream.name, &upstream.settings, tasks, &hops))
+}
+
+/// The provider of `[upstream.NAME]`. It connects when it is first asked; its tasks belong to `tasks`. Other config
+/// servers are told by `hops` through whom they are asked.
+///
+/// # Errors
+/// When its settings cannot be used.
+pub fn build_with(
+    name: &str,
+    settings: &UpstreamSettings,
+    tasks: &Tasks,
+    hops: &Arc<hops::Hops>,
+) -> Result<Arc<dyn Provider>, BuildError> {
     Ok(match settings.kind.as_str() {
         "static" => Arc::new(literal::Literal),
         "env" => Arc::new(env::Env),
         "file" => Arc::new(file::Files::new(name, settings, tasks)?),
         "exec" => Arc::new(exec::Exec::new(settings)),
         "consul" => Arc::new(consul::Consul::build(name, settings, tasks)?),
+        "holdfast" => Arc::new(holdfast::Chain::build(name, settings, tasks, hops)?),
         "etcd" => Arc::new(etcd::Etcd::build(name, settings, tasks)?),
         "kube" => Arc::new(kube::Kube::build(name, settings, tasks)?),
         "postgres" => Arc::new(postgres::Postgres::build(name, settings, tasks)?),

@@ -6,7 +6,7 @@
 //! etcd before 3.5 reads nothing more from a stream on which it refused a watch. So a stream that leaves a request
 //! unanswered takes no more of them, and what waited on it is asked for on another one.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use holdfast_core::freshness::Failure;
@@ -87,7 +87,8 @@ pub(super) struct Book {
 impl Book {
     /// Takes the watches that are wanted now.
     pub(super) fn want(&mut self, wanted: &[(WatchId, String)], now: Instant, out: &mut Vec<Step>) {
-        let is_wanted = |id: WatchId| wanted.iter().any(|(other, _)| *other == id);
+        let ids: BTreeSet<WatchId> = wanted.iter().map(|(id, _)| *id).collect();
+        let is_wanted = |id: WatchId| ids.contains(&id);
         self.refused.retain(|id, until| is_wanted(*id) && *until > now);
         let gone: Vec<i64> =
             self.watches.iter().filter(|(_, w)| !is_wanted(w.subscription)).map(|(id, _)| *id).collect();
@@ -96,7 +97,7 @@ impl Book {
                 out.push(Step::Send(watch.stream, cancel(watch_id)));
             }
         }
-        let held: Vec<WatchId> = self.watches.values().map(|watch| watch.subscription).collect();
+        let held: BTreeSet<WatchId> = self.watches.values().map(|watch| watch.subscription).collect();
         for (id, key) in wanted {
             if !held.contains(id) && !self.refused.contains_key(id) {
                 self.ask(*id, key.clone(), now, out);
