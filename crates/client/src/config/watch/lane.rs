@@ -116,13 +116,18 @@ impl Lane {
                 return step;
             }
             let clock = self.shared.clock;
+            if self.streams.next_deadline().is_some_and(|at| at <= clock.now()) {
+                self.tell(Told::Tick);
+                continue;
+            }
             let silent = self.connections.iter().map(|connection| connection.heard.after(SILENCE)).min();
             let deadline = earliest(self.streams.next_deadline(), silent);
-            // Bytes before time: who was not asked for long has not been silent.
+            // Bytes before time: who was not asked for long has not been silent. A new stream before both, so that one
+            // that is busy does not keep it waiting.
             let happened = tokio::select! {
                 biased;
-                (id, chunk) = chunk(&mut self.connections) => Happened::Chunk(id, chunk),
                 (id, endpoint, opened) = opened(&mut self.opening) => Happened::Opened(id, endpoint, opened),
+                (id, chunk) = chunk(&mut self.connections) => Happened::Chunk(id, chunk),
                 () = clock.sleep_until(deadline) => Happened::Time,
             };
             match happened {
@@ -234,6 +239,7 @@ impl Lane {
                 if let Some(connection) = self.connection(stream) {
                     connection.shown.remove(&name);
                 }
+                self.tell_behind(stream);
                 let (kind, message) = (refusal.kind, refusal.message.into());
                 Some(Event::Error { name, kind, message, endpoint: self.shared.name(endpoint) })
             }
@@ -252,7 +258,20 @@ impl Lane {
         if let Some(connection) = self.connection(stream) {
             connection.shown.insert(name, shown);
         }
+        self.tell_behind(stream);
         event
+    }
+
+    /// Tells when a stream begins or ends to hold back what the application does not have.
+    fn tell_behind(&mut self, stream: StreamId) {
+        let Some(connection) = self.connections.iter_mut().find(|connection| connection.id == stream) else {
+            return;
+        };
+        let held = |shown: &Shown| matches!(shown, Shown::Held(value) if !self.shared.marks.has(value));
+        let behind = connection.shown.values().any(held);
+        if std::mem::replace(&mut connection.behind, behind) != behind {
+            self.tell(Told::Behind { stream, behind });
+        }
     }
 
     /// A replica confirmed what it sent last: what was held may pass now, what was taken has a newer date.
@@ -299,6 +318,7 @@ impl Lane {
                 let shown = self.connections.first().map_or_else(|| self.kept.clone(), |of| of.shown.clone());
                 self.connections.push(Connection::new(id, endpoint, now, *reply, &self.names, shown));
                 self.tell(Told::Opened(id));
+                self.tell_behind(id);
             }
             Opened::Lost(error) => {
                 self.shared.gone(endpoint);

@@ -206,6 +206,28 @@ async fn a_laggard_is_held_until_a_newer_date_lifts_it() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_stream_that_stays_behind_is_left_for_a_better_one() {
+    let world = World::new(2);
+    let first = world.streams(0);
+    let mut watch = world.client.watch(["a"]).unwrap();
+    send(&first, frame("update", &update("a", "MQ==", &dated(-10))) + &synced("i1")).await;
+    assert_eq!(several(&mut watch).await, ["live e0", "a=1 e0"]);
+    let laggard = world.streams(1);
+    drop(first);
+    send(&laggard, frame("update", &update("a", "MA==", &dated(-60))) + &synced("i2")).await;
+    assert_eq!(several(&mut watch).await, ["reconnecting", "live e1"]);
+    let (began, better) = (Instant::now(), world.streams(0));
+    send(&better, frame("update", &update("a", "Mg==", &dated(-1))) + &synced("i3")).await;
+    // The laggard lives: a heartbeat in the middle.
+    assert!(timeout(Duration::from_secs(30), watch.next()).await.is_err());
+    send(&laggard, ": heartbeat\n\n".to_owned()).await;
+    let events = several::<2>(&mut watch).await;
+    assert!(events == ["a=2 e0", "live e0"] || events == ["live e0", "a=2 e0"], "{events:?}");
+    assert!((59..=61).contains(&began.elapsed().as_secs()), "{:?}", began.elapsed());
+    assert!(laggard.is_closed());
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_confirmed_date_raises_the_mark_without_bytes() {
     let world = World::new(2);
     let first = world.streams(0);
