@@ -1,5 +1,6 @@
 //! Every command, flag and example, in one definition from which help, completions and man pages are made.
 
+pub mod config;
 mod demo;
 mod kv;
 mod operator;
@@ -151,6 +152,9 @@ pub enum Command {
         after_help = "Examples:\n  holdfast token create -policy=app -ttl=1h\n  holdfast token lookup"
     )]
     Token(Token),
+    /// Named values from config servers, and the care of these.
+    #[command(subcommand)]
+    Config(config::Config),
     /// Databases in networks that the hub cannot reach: trust, enrolment, and the spoke itself.
     #[command(
         subcommand,

@@ -62,7 +62,7 @@ fn client_cert(global: &Global) -> Result<Option<(PathBuf, PathBuf)>, Failure> {
 }
 
 /// The token in a file that was named.
-fn token_in(file: &Path) -> Result<SecretString, Failure> {
+pub fn token_in(file: &Path) -> Result<SecretString, Failure> {
     let text = std::fs::read_to_string(file).with_context(|| format!("cannot read {}", file.display()))?;
     match text.trim() {
         "" => Err(anyhow::anyhow!("{} holds no token", file.display()).into()),

@@ -1,5 +1,6 @@
 //! One file a group of commands; here only the choice between them.
 
+mod config;
 mod kv;
 mod leases;
 mod login;
@@ -36,6 +37,7 @@ pub fn run(cli: Cli) -> Outcome {
         Command::Dev(args) => crate::dev::run(args, Printer { json: cli.global.json }),
         Command::Demo(demo) => crate::demo::run(demo, Printer { json: cli.global.json }),
         Command::Server(args) => crate::server::run(&args),
+        Command::Config(command) => config::run(&cli.global, command),
         Command::Relay(Relay::Run(args)) => crate::spoke::run(&args),
         Command::Relay(Relay::Renew(args)) => crate::spoke::renew(&args, Printer { json: cli.global.json }),
         Command::Completions { shell } => shell::completions(shell),
@@ -77,6 +79,7 @@ async fn dispatch(session: &Session, command: Command) -> Outcome {
         Command::Relay(command) => relay::run(session, command).await,
         Command::Unwrap(args) => tokens::unwrap(session, args).await,
         Command::Server(_)
+        | Command::Config(_)
         | Command::Dev(_)
         | Command::Demo(_)
         | Command::Completions { .. }
