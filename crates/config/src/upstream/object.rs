@@ -31,6 +31,9 @@ use crate::value::Value;
 const LOST_SPREAD: Duration = Duration::from_millis(50);
 /// The first pause before a watch whose task is gone is begun anew, and the longest.
 const REWATCH: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(60));
+/// How long the first reading waits for the subscription, which must stand before it; a backend that is down is told by
+/// the reading then.
+const SUBSCRIBE: Duration = Duration::from_secs(1);
 /// How long giving a lease back may take when the process ends.
 const REVOKE: Duration = Duration::from_secs(2);
 
@@ -109,6 +112,8 @@ struct Watching {
     guard: Option<WatchGuard>,
     /// The subscription stands.
     live: bool,
+    /// Until when the first reading waits for the subscription.
+    wait: Option<Mono>,
     /// When its connection last showed a sign of life.
     sign: Mono,
     /// When a watch whose task is gone is begun anew.
@@ -164,6 +169,7 @@ impl Object {
         let control = Arc::clone(&self.control);
         let mailbox = Arc::clone(&self.watch.mailbox);
         self.begin_watch();
+        self.watch.wait = self.watch.guard.as_ref().map(|_| self.now().after(SUBSCRIBE));
         let mut call: Option<Call> = None;
         loop {
             if call.is_none() {
@@ -198,7 +204,11 @@ impl Object {
             return watch;
         }
         let lease = self.lease.as_ref().and_then(Leased::next);
-        earliest(earliest(self.schedule.next(), lease), watch)
+        earliest(earliest(self.reading_due(), lease), watch)
+    }
+
+    fn reading_due(&self) -> Option<Mono> {
+        self.schedule.next().map(|at| at.max(self.watch.wait.unwrap_or(at)))
     }
 
     /// The call that is due now, if one is.
@@ -214,8 +224,11 @@ impl Object {
                 _ => {}
             }
         }
-        let due = self.schedule.next().is_some_and(|at| at <= now);
-        (due && self.schedule.begin()).then(|| self.attempt())
+        let due = self.reading_due().is_some_and(|at| at <= now);
+        (due && self.schedule.begin()).then(|| {
+            self.watch.wait = None;
+            self.attempt()
+        })
     }
 
     fn attempt(&self) -> Call {
@@ -351,6 +364,7 @@ impl Object {
         let came = self.shared.clock.now();
         let now = came.mono;
         self.watch.sign = now;
+        let first = post.link.is_some() && self.watch.wait.take().is_some();
         match post.link {
             Some(Link::Up) => {
                 (self.watch.live, self.watch.failures, self.watch.event) = (true, 0, None);
@@ -369,7 +383,8 @@ impl Object {
             }
             None => {}
         }
-        if post.read {
+        // The very first reading keeps its place in the spread of all.
+        if post.read && !first {
             self.schedule.hasten(now);
         }
         let reading = calling || self.schedule.next().is_some_and(|at| at <= now);

@@ -13,7 +13,7 @@ async fn watched(rig: &Rig) -> Engine {
     rig.provider.watching.store(true, Ordering::Relaxed);
     rig.provider.script("a", [give(revision("1", 1))]);
     let engine = rig.start(configuration([binding("a", "a")]));
-    rig.after(SEC).await;
+    rig.after(10 * MS).await;
     rig.provider.sink("a").subscribed();
     rig.after(SEC).await;
     assert_eq!(rig.fresh("a"), "1");
@@ -29,6 +29,37 @@ async fn alive(rig: &Rig, time: Duration) {
         rig.provider.sink("a").alive();
         rig.after(5 * SEC).await;
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_subscription_stands_before_the_first_reading_unless_it_takes_too_long() {
+    let rig = Rig::new();
+    rig.provider.watching.store(true, Ordering::Relaxed);
+    let names: Vec<_> = (0..100).map(|n| format!("n{n}")).collect();
+    let _engine = rig.start(configuration(names.iter().map(|name| binding(name, name))));
+    rig.after(800 * MS).await;
+    assert_eq!(rig.provider.all_calls(), 0);
+    names[..50].iter().for_each(|name| rig.provider.sink(name).subscribed());
+    rig.after(10 * MS).await;
+    assert_eq!(rig.provider.all_calls(), 50, "once each");
+    rig.after(SEC).await;
+    assert_eq!(rig.provider.all_calls(), 50, "the others, without");
+    assert!(names.iter().all(|name| rig.state(name).settled));
+}
+
+#[tokio::test(start_paused = true)]
+async fn first_readings_behind_a_watch_are_spread_as_all_are() {
+    let rig = Rig::new();
+    rig.provider.watching.store(true, Ordering::Relaxed);
+    let names: Vec<_> = (0..100).map(|n| format!("n{n}")).collect();
+    let _engine = rig.start(configuration(names.iter().map(|name| binding(name, name))));
+    rig.after(MS).await;
+    names.iter().for_each(|name| rig.provider.sink(name).subscribed());
+    rig.after(100 * MS).await;
+    let early = rig.provider.all_calls();
+    assert!((5..=45).contains(&early), "{early} of 100 in the first fifth");
+    rig.after(SEC).await;
+    assert_eq!(early + rig.provider.all_calls(), 100);
 }
 
 #[tokio::test(start_paused = true)]
