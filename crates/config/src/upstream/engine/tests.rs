@@ -6,3 +6,4 @@ mod pacing;
 mod reloads;
 mod rig;
 mod watches;
+mod world;

@@ -43,6 +43,8 @@ pub enum Step {
     Leased(Outcome<Value>, Lease),
     Hang,
     Panic,
+    /// What the upstream holds when it is asked, told so much later.
+    Truth(Duration),
 }
 
 #[derive(Default)]
@@ -53,6 +55,7 @@ struct Inner {
     renewed: Vec<Duration>,
     revoked: Vec<String>,
     sinks: BTreeMap<String, Vec<Arc<dyn Sink>>>,
+    truth: BTreeMap<String, u64>,
     watches: usize,
     under_way: usize,
     most: usize,
@@ -113,6 +116,22 @@ impl Scripted {
         Arc::clone(self.inner.lock().sinks[path].last().unwrap())
     }
 
+    /// The sink of the newest watch, if there is one.
+    pub fn newest_sink(&self, path: &str) -> Option<Arc<dyn Sink>> {
+        self.inner.lock().sinks.get(path).and_then(|sinks| sinks.last()).map(Arc::clone)
+    }
+
+    /// The revision that the upstream holds.
+    pub fn truth(&self, path: &str) -> u64 {
+        self.inner.lock().truth.get(path).copied().unwrap_or_default()
+    }
+
+    /// The upstream's object changes; its newest watch, if there is one.
+    pub fn change(&self, path: &str) -> Option<Arc<dyn Sink>> {
+        *self.inner.lock().truth.entry(path.to_owned()).or_default() += 1;
+        self.newest_sink(path)
+    }
+
     pub fn forget_sinks(&self) {
         let gone = std::mem::take(&mut self.inner.lock().sinks);
         drop(gone);
@@ -164,6 +183,11 @@ impl Provider for Scripted {
             Step::Leased(outcome, lease) => Fetched { outcome, lease: Some(lease) },
             Step::Hang => std::future::pending().await,
             Step::Panic => panic!("as scripted"),
+            Step::Truth(time) => {
+                let truth = self.truth(&object.path);
+                tokio::time::sleep(time).await;
+                revision(&truth.to_string(), truth).into()
+            }
         }
     }
 

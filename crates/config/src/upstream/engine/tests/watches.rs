@@ -168,7 +168,7 @@ async fn a_silent_watch_is_begun_anew() {
     rig.provider.script("a", [give(revision("2", 2))]);
     rig.provider.sink("a").subscribed();
     // The attempt that hangs now is given its time; what asked meanwhile comes after it.
-    rig.after(11 * SEC).await;
+    rig.after(14 * SEC).await;
     assert_eq!(rig.fresh("a"), "2");
 }
 
