@@ -91,8 +91,8 @@ pub(super) struct Object {
     /// A value came of what must not be asked for again by the clock.
     minted: bool,
     held: Option<Value>,
-    /// What the last definite answer was, for a confirmation.
-    last: Option<Outcome<Value>>,
+    /// The last definite answer and when it was asked for.
+    last: Option<(Outcome<Value>, Now)>,
     /// When an absence has to be confirmed.
     confirm: Option<Mono>,
     lease: Option<Leased>,
@@ -339,7 +339,7 @@ impl Object {
             Outcome::Absent => self.held = None,
             Outcome::Error(_) => return,
         }
-        self.last = Some(outcome);
+        self.last = Some((outcome, began));
     }
 
     /// An outcome that no call of ours brought: the next reading is due as after one that did.
@@ -372,14 +372,14 @@ impl Object {
             }
             Some(Link::Down(kind)) => {
                 tracing::debug!(scheme = self.key.scheme.name(), %kind, "a watch was lost");
-                self.lost(now);
+                self.lost(now, first);
             }
             Some(Link::Gone) => {
-                let (first, ceiling) = REWATCH;
+                let (shortest, ceiling) = REWATCH;
                 self.watch.guard = None;
-                self.watch.again = Some(now.after(doubling(first, ceiling, self.watch.failures)));
+                self.watch.again = Some(now.after(doubling(shortest, ceiling, self.watch.failures)));
                 self.watch.failures = self.watch.failures.saturating_add(1);
-                self.lost(now);
+                self.lost(now, first);
             }
             None => {}
         }
@@ -392,7 +392,7 @@ impl Object {
             Some(event) if calling => self.watch.event = Some((event, came)),
             Some(event) if !reading => self.event(event, came),
             None if post.confirmed && !reading && !self.failing => {
-                if let Some(last) = self.last.clone() {
+                if let Some((last, _)) = self.last.clone() {
                     self.pushed(last, came);
                 }
             }
@@ -400,11 +400,14 @@ impl Object {
         }
     }
 
-    fn lost(&mut self, now: Mono) {
+    /// The watch reports nothing for now. What never was read keeps its place in the spread of all.
+    fn lost(&mut self, now: Mono, first: bool) {
         (self.watch.live, self.watch.event) = (false, None);
         self.pace(now);
-        let wait = LOST_SPREAD.mul_f64(self.spread.unit());
-        self.schedule.hasten(now.after(wait));
+        if !first {
+            let wait = LOST_SPREAD.mul_f64(self.spread.unit());
+            self.schedule.hasten(now.after(wait));
+        }
     }
 
     /// The interval that suits what is known: none under a lease, the confirmation's behind a watch.
@@ -427,8 +430,12 @@ impl Object {
         let now = self.now();
         self.plan = plan.unwrap_or(self.plan);
         self.pace(now);
-        if read {
-            self.schedule.hasten(now);
+        let leased = self.lease.is_some() || self.minted;
+        match self.last.clone().filter(|_| leased && !self.failing) {
+            // Asking again would make another credential: what is held serves the bindings that joined.
+            Some((last, began)) if read => self.conclude(last, began),
+            _ if read => self.schedule.hasten(now),
+            _ => {}
         }
     }
 
@@ -456,7 +463,7 @@ impl Object {
         if self.watch.guard.is_some() && now.since(self.watch.sign) >= idle {
             tracing::info!(upstream = %self.gate.upstream.name, "a watch was silent for too long; it begins anew");
             self.begin_watch();
-            self.lost(now);
+            self.lost(now, false);
         } else if self.watch.again.is_some_and(|at| at <= now) {
             self.begin_watch();
         }

@@ -96,3 +96,17 @@ async fn leases_are_given_back_when_the_process_ends_if_that_is_wished_and_never
         assert!(rig.tasks.running().is_empty());
     }
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_binding_that_joins_a_leased_object_gets_what_is_held_and_makes_no_other_credential() {
+    let rig = Rig::new();
+    rig.provider.script("a", [Step::Leased(value(r#"{"user":"u","password":"p"}"#), lease("l1", 600, true))]);
+    let engine = rig.start(configuration([binding("user", "a#user")]));
+    rig.after(10 * SEC).await;
+    let joined = configuration([binding("user", "a#user"), binding("password", "a#password")]);
+    engine.apply(&Arc::new(joined)).unwrap();
+    rig.after(SEC).await;
+    assert_eq!((rig.fresh("user"), rig.fresh("password")), ("u".into(), "p".into()));
+    assert_eq!(rig.provider.calls("a").len(), 1);
+    assert_eq!(rig.state("password").resolved_at, rig.state("user").resolved_at);
+}
