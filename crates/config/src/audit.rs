@@ -176,6 +176,14 @@ impl Audit {
     }
 }
 
+impl Drop for Audit {
+    /// The thread ends with what it has, when nobody waited for it.
+    fn drop(&mut self) {
+        self.shared.queue.lock().closing = true;
+        self.shared.wake.notify_one();
+    }
+}
+
 impl Shared {
     /// The thread.
     fn run(&self, mut sink: Sink) {

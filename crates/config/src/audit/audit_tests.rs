@@ -177,6 +177,15 @@ async fn a_sink_that_hangs_holds_the_end_up_for_the_deadline_alone() {
     rig.tasks.wait(SOON).await.unwrap();
 }
 
+#[tokio::test]
+async fn the_thread_ends_with_the_audit_and_what_it_had_is_written() {
+    let Rig { audit, tasks, dir, .. } = rig(|dir| to(&dir.join("log"), OnAuditFailure::Refuse));
+    audit.record(&Line { request_id: "1", ..Line::default() }).unwrap();
+    drop(audit);
+    tasks.wait(SOON).await.unwrap();
+    assert_eq!(ids(&std::fs::read_to_string(dir.path().join("log")).unwrap()), [1]);
+}
+
 #[test]
 fn settings_that_cannot_work() {
     let settings = AuditSettings { sink: AuditSink::File, ..AuditSettings::default() };
