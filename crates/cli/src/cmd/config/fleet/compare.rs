@@ -65,9 +65,10 @@ pub fn compare(replicas: &[Replica]) -> Vec<Difference> {
         found.push(Difference::new("state", None, format!("{} is {}", node.name, node.status.state)));
     }
     twice(&nodes, &mut found);
-    digests(&nodes, &mut found);
+    policy(&nodes, &mut found);
     let names: BTreeSet<&str> = nodes.iter().flat_map(|node| node.bindings.keys().copied()).collect();
     names.into_iter().for_each(|name| binding(name, &nodes, &mut found));
+    settings(&nodes, &mut found);
     found
 }
 
@@ -82,17 +83,21 @@ fn twice(nodes: &[Node<'_>], found: &mut Vec<Difference>) {
     }
 }
 
-fn digests(nodes: &[Node<'_>], found: &mut Vec<Difference>) {
-    let mut explained = differs(nodes, |node| Some(&node.status.config.bindings_digest)).is_some();
+fn policy(nodes: &[Node<'_>], found: &mut Vec<Difference>) {
     if let Some(text) = differs(nodes, |node| Some(&node.status.config.policy_digest)) {
-        explained = true;
         found.push(Difference::new("policy", None, format!("policy differs: {text}")));
     }
-    // What is in the digest besides bindings and policy.
-    let whole = differs(nodes, |node| Some(&node.status.config.digest));
-    if let Some(text) = whole.filter(|_| !explained) {
-        found.push(Difference::new("settings", None, format!("defaults or limits differ: {text}")));
-    }
+}
+
+/// Digests that differ without a difference found so far: no such replicas are alike, whatever it is.
+fn settings(nodes: &[Node<'_>], found: &mut Vec<Difference>) {
+    let explained = found.iter().any(|one| matches!(one.sort, "missing" | "ref" | "policy"));
+    let Some(text) = differs(nodes, |node| Some(&node.status.config.digest)).filter(|_| !explained) else {
+        return;
+    };
+    let bindings = differs(nodes, |node| Some(&node.status.config.bindings_digest));
+    let what = if bindings.is_some() { "options of bindings" } else { "defaults or limits" };
+    found.push(Difference::new("settings", None, format!("{what} differ: {text}")));
 }
 
 fn binding(name: &str, nodes: &[Node<'_>], found: &mut Vec<Difference>) {

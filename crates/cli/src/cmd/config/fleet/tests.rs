@@ -74,6 +74,8 @@ fn each_difference_names_the_binding_and_the_nodes() {
 fn other_digests_alone_are_defaults_or_limits() {
     let replicas = [replica("n1", "ready", SAME, &[]), replica("n2", "ready", ["d2", "b1", "p1"], &[])];
     assert_eq!(texts(&replicas), (vec!["defaults or limits differ: n1 d1, n2 d2".to_owned()], 1));
+    let replicas = [replica("n1", "ready", SAME, &[]), replica("n2", "ready", ["d2", "b2", "p1"], &[])];
+    assert_eq!(texts(&replicas), (vec!["options of bindings differ: n1 d1, n2 d2".to_owned()], 1));
 }
 
 #[test]
