@@ -3,6 +3,7 @@
 //! What must hold: nothing of a configuration is used before all of it is good; every problem is told, not the first one.
 
 pub(crate) mod bounds;
+pub mod explain;
 pub mod key_file;
 pub mod listeners;
 mod paths;

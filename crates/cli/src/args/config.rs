@@ -1,9 +1,13 @@
 //! The flags of `config`: reading from config servers, and looking after them.
 
+mod files;
+
 use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args, Subcommand};
+
+pub use self::files::{CheckArgs, ConfigPolicy, ConfigToken, PolicyTestArgs, PolicyVerb, TokenNewArgs};
 
 #[derive(Debug, Subcommand)]
 pub enum Config {
@@ -24,6 +28,19 @@ pub enum Config {
     #[command(after_help = "Example:\n  holdfast config fleet -endpoint=https://config-a:8443 \
         -endpoint=https://config-b:8443 -token-file=operator-token")]
     Fleet(FleetArgs),
+    /// Check a configuration of a config server: all problems at once. Exit code 0 good, 64 not, 1 an upstream did not give
+    /// what a binding needs.
+    #[command(
+        after_help = "Examples:\n  holdfast config check -config=/etc/holdfast/config.toml -online\n  \
+        holdfast config check -config=/etc/holdfast -explain-load -replicas=3 -probe=5s -threshold=2"
+    )]
+    Check(CheckArgs),
+    /// Ask the policy of a configuration, without a server.
+    #[command(subcommand)]
+    Policy(ConfigPolicy),
+    /// Make credentials for callers of a config server.
+    #[command(subcommand)]
+    Token(ConfigToken),
 }
 
 /// Which config servers a command talks to. The token comes from `--token-file`, else from the file that

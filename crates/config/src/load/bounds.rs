@@ -39,10 +39,10 @@ impl Bounds {
 }
 
 /// A span in the largest unit that it is a multiple of.
-fn shown(span: Duration) -> String {
+pub fn shown(span: Duration) -> String {
     let millis = span.as_millis();
     let units = [("d", 86_400_000), ("h", 3_600_000), ("m", 60_000), ("s", 1000)];
-    match units.into_iter().find(|(_, unit)| millis >= *unit && millis % unit == 0) {
+    match units.into_iter().find(|(_, unit)| millis >= *unit && millis.is_multiple_of(*unit)) {
         Some((name, unit)) => format!("{}{name}", millis / unit),
         None if millis == 0 => "0s".to_owned(),
         None => format!("{millis}ms"),

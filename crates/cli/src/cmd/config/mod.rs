@@ -1,9 +1,13 @@
 //! `config`: one file a command.
 
+mod check;
 mod fleet;
 mod get;
+mod online;
+mod policy;
 mod replicas;
 mod show;
+mod token;
 mod watch;
 
 use super::Outcome;
@@ -28,5 +32,8 @@ pub fn run(global: &Global, command: Config) -> Outcome {
         Config::Get(args) => runtime.block_on(get::run(global, print, &args)),
         Config::Watch(args) => runtime.block_on(watch::run(global, print, &args)),
         Config::Fleet(args) => runtime.block_on(fleet::run(global, print, &args)),
+        Config::Check(args) => runtime.block_on(check::run(print, &args)),
+        Config::Policy(command) => policy::run(print, &command),
+        Config::Token(command) => token::run(print, &command),
     }
 }
