@@ -36,8 +36,6 @@ pub struct Connection {
     pub shown: Standings,
     /// Whether it was told that a value of it is held back.
     pub behind: bool,
-    /// Whether an id came on it, to which `shown` belongs.
-    pub has_id: bool,
     /// Reads the bytes.
     pub decoder: Decoder,
     body: BoxStream<'static, Result<Bytes, Broken>>,
@@ -56,7 +54,7 @@ impl Connection {
     ) -> Self {
         let unseen = names.iter().cloned().collect();
         let (decoder, body) = (Decoder::default(), reply.body);
-        Self { id, endpoint, heard: now, shown, behind: false, has_id: false, decoder, body, unseen }
+        Self { id, endpoint, heard: now, shown, behind: false, decoder, body, unseen }
     }
 
     /// Notes that a frame for a name came; whether with it all names have had one.

@@ -47,6 +47,8 @@ pub enum Step {
 struct Opening {
     id: StreamId,
     endpoint: usize,
+    /// The stream that gave the id that it was sent with.
+    resumes: Option<StreamId>,
     future: BoxFuture<'static, Opened>,
 }
 
@@ -72,6 +74,8 @@ pub struct Lane {
     /// The oldest serves; a second one is about to take over.
     connections: Vec<Connection>,
     last_id: Option<String>,
+    /// The stream that gave the id.
+    giver: Option<StreamId>,
     /// What the stream said last that gave the id.
     kept: Standings,
     waiting: VecDeque<(StreamId, usize, Item)>,
@@ -93,6 +97,7 @@ impl Lane {
             opening: None,
             connections: Vec::new(),
             last_id: None,
+            giver: None,
             kept: Standings::new(),
             waiting: VecDeque::new(),
             trouble: None,
@@ -194,9 +199,7 @@ impl Lane {
         }
         if let Some(id) = frame.id.filter(|id| id.len() <= MAX_ID) {
             self.last_id = Some(id).filter(|id| !id.is_empty());
-            if let Some(connection) = self.connection(stream) {
-                connection.has_id = true;
-            }
+            self.giver = Some(stream);
         }
         true
     }
@@ -311,11 +314,11 @@ impl Lane {
     }
 
     fn take_opened(&mut self, id: StreamId, endpoint: usize, opened: Opened) {
-        self.opening = None;
+        let resumes = self.opening.take().and_then(|opening| opening.resumes);
         match opened {
             Opened::Stream(reply) => {
                 let now = self.shared.clock.now();
-                let shown = self.connections.first().map_or_else(|| self.kept.clone(), |of| of.shown.clone());
+                let shown = self.resumed(resumes);
                 self.connections.push(Connection::new(id, endpoint, now, *reply, &self.names, shown));
                 self.tell(Told::Opened(id));
                 self.tell_behind(id);
@@ -365,7 +368,7 @@ impl Lane {
                 Effect::Open(id, endpoint) => {
                     let endpoint = endpoint.index();
                     let future = open(&self.shared, endpoint, &self.names, self.last_id.clone());
-                    self.opening = Some(Opening { id, endpoint, future });
+                    self.opening = Some(Opening { id, endpoint, resumes: self.giver, future });
                 }
                 Effect::Close(id) => {
                     self.drop_connection(id);
@@ -376,10 +379,21 @@ impl Lane {
         }
     }
 
+    /// What a stream goes on from that was sent with the id of another one. A server that takes the id repeats nothing of
+    /// what that one had said, and what any other one said is no part of it.
+    fn resumed(&self, resumes: Option<StreamId>) -> Standings {
+        let live = self.connections.iter().find(|connection| Some(connection.id) == resumes);
+        match live {
+            Some(giver) => giver.shown.clone(),
+            None if resumes == self.giver => self.kept.clone(),
+            None => Standings::new(),
+        }
+    }
+
     fn drop_connection(&mut self, stream: StreamId) {
         if let Some(at) = self.connections.iter().position(|connection| connection.id == stream) {
             let gone = self.connections.remove(at);
-            if gone.has_id {
+            if self.giver == Some(stream) {
                 self.kept = gone.shown;
             }
         }

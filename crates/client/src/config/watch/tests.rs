@@ -116,6 +116,29 @@ async fn the_last_id_is_kept_until_another_stream_gives_one() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_resumed_stream_goes_on_from_what_the_giver_of_its_id_had_said() {
+    let world = World::new(2);
+    let first = world.streams(0);
+    let mut watch = world.client.watch(["a"]).unwrap();
+    send(&first, frame("update", &update("a", "bmV3", &dated(0))) + &synced("boot.1.7.set")).await;
+    assert_eq!(several(&mut watch).await, ["live e0", "a=new e0"]);
+    quiet(&mut watch).await;
+    drop(first);
+    assert_eq!(next(&mut watch).await, "reconnecting");
+    // The next one holds something older, gives no id, and asks to go.
+    let second = world.streams(1);
+    let go = frame("goaway", r#"{"reason":"draining","within_ms":0}"#);
+    send(&second, frame("update", &update("a", "b2xk", &dated(-60))) + &go).await;
+    assert_eq!(next(&mut watch).await, "live e1");
+    // The first replica takes the id, so it repeats nothing; the date that it gives is not one of the older value.
+    let third = world.streams(0);
+    let fresh = frame("fresh", &format!(r#"{{"names":{{"a":"{}"}}}}"#, dated(30)));
+    send(&third, synced("boot.1.7.set") + &fresh).await;
+    assert_eq!(several(&mut watch).await, ["live e0", "a fresh e0"]);
+    drop(second);
+}
+
+#[tokio::test(start_paused = true)]
 async fn silence_of_three_heartbeats_is_death() {
     let world = World::new(2);
     let first = world.streams(0);
