@@ -4,13 +4,11 @@
 //! it; old is never shown as fresh; a client is never moved back in time.
 
 mod cell;
-mod held;
 mod watermark;
 
 use std::time::Duration;
 
 pub use cell::{Cell, Effect, Event, Rules};
-pub use held::Held;
 pub use watermark::{Offer, Verdict, Watermark};
 
 use crate::{AnswerKind, Wall};
