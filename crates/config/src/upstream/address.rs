@@ -223,4 +223,46 @@ mod tests {
             assert!(!problem.contains("hunter2"), "{problem}");
         }
     }
+
+    /// A server with a certificate of its own, that greets.
+    async fn greeter(dir: &Path) -> (u16, UpstreamTls) {
+        let made = rcgen::generate_simple_self_signed(vec!["localhost".to_owned()]).unwrap();
+        std::fs::write(dir.join("ca.pem"), made.cert.pem()).unwrap();
+        let key = PrivateKeyDer::try_from(made.signing_key.serialize_der()).unwrap();
+        let config = rustls::ServerConfig::builder_with_provider(provider())
+            .with_safe_default_protocol_versions()
+            .unwrap()
+            .with_no_client_auth()
+            .with_single_cert(vec![made.cert.der().clone()], key)
+            .unwrap();
+        let acceptor = tokio_rustls::TlsAcceptor::from(Arc::new(config));
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let port = listener.local_addr().unwrap().port();
+        tokio::spawn(async move {
+            while let Ok((stream, _)) = listener.accept().await {
+                if let Ok(mut stream) = acceptor.accept(stream).await {
+                    let _ = tokio::io::AsyncWriteExt::write_all(&mut stream, b"hi").await;
+                }
+            }
+        });
+        (port, UpstreamTls { ca: Some(dir.join("ca.pem")), cert: None, key: None })
+    }
+
+    #[tokio::test]
+    async fn certificates_are_checked_with_their_names() {
+        let dir = tempfile::tempdir().unwrap();
+        let (port, files) = greeter(dir.path()).await;
+        let trusting = client_tls(Some(&files), &[]).unwrap();
+        let address = parse(&format!("https://localhost:{port}"), false).unwrap();
+        let mut stream = address.connect(&trusting).await.unwrap();
+        let mut greeting = [0; 2];
+        tokio::io::AsyncReadExt::read_exact(&mut stream, &mut greeting).await.unwrap();
+        assert_eq!(&greeting, b"hi");
+        let other_name = parse(&format!("https://127.0.0.1:{port}"), false).unwrap();
+        assert!(other_name.connect(&trusting).await.is_err());
+        let doubting = client_tls(None, &[]).unwrap();
+        assert!(address.connect(&doubting).await.is_err());
+        let half = UpstreamTls { cert: Some(dir.path().join("ca.pem")), ..files };
+        assert!(matches!(client_tls(Some(&half), &[]), Err(TlsError::Half)));
+    }
 }

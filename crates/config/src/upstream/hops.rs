@@ -17,6 +17,8 @@ use holdfast_ops::MonoClock;
 use http::{HeaderMap, HeaderName, HeaderValue};
 use parking_lot::Mutex;
 
+use crate::config::Scheme;
+use crate::load::Configuration;
 use crate::reference::ObjectKey;
 
 /// The header that lists the servers, nearest first.
@@ -44,6 +46,13 @@ impl Hops {
     /// Of the process that is called `own` on the wire.
     pub fn new(own: &str) -> Arc<Self> {
         Arc::new(Self { own: own.to_owned(), ..Self::default() })
+    }
+
+    /// Takes a configuration that is applied.
+    pub fn apply(&self, configuration: &Configuration) {
+        let bindings =
+            configuration.bindings.values().map(|binding| (&binding.name, &binding.reference.object));
+        self.follow(bindings.filter(|(_, object)| object.scheme == Scheme::Holdfast));
     }
 
     /// Takes the bindings that come from other config servers now, each with its object.
@@ -103,7 +112,6 @@ fn hops(headers: &HeaderMap) -> impl Iterator<Item = &str> {
 mod tests {
     use super::super::testing::object;
     use super::*;
-    use crate::config::Scheme;
 
     fn headers(via: &str) -> HeaderMap {
         [(VIA, HeaderValue::try_from(via).unwrap())].into_iter().collect()
