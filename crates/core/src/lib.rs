@@ -23,6 +23,7 @@ pub mod shutdown;
 #[cfg(test)]
 pub(crate) mod soak;
 pub mod spoke_name;
+pub mod stream;
 pub mod term;
 pub mod time;
 

@@ -7,3 +7,4 @@ pub mod pings;
 pub mod serve;
 pub mod server_tls;
 pub mod stall;
+pub mod unix_socket;

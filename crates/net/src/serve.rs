@@ -1,14 +1,19 @@
 //! Our own accept loop: HTTP/1.1 and HTTP/2 on one port, every connection an owned task that can be told to drain.
 //!
 //! What must hold: a peer that is slow in its handshake or its headers holds nothing but its own connection; the
-//! number of connections is bounded; an answer that nobody reads is given up; after [`Server::stop_accepting`] no new connection is taken, idle ones close,
-//! busy ones end with their last answer, and [`Server::cut`] ends the rest.
+//! number of connections is bounded; an answer that nobody reads is given up; only what the TLS layer verified and what
+//! the kernel says of a peer is told of it; after [`Server::leave`] everything is served on, but clients are told to move;
+//! after [`Server::stop_accepting`] no new connection is taken, idle ones close, busy ones end with their last answer, and
+//! [`Server::cut`] ends the rest.
+
+mod connection;
 
 use std::future::Future;
 use std::io;
-use std::net::SocketAddr;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::pin::{Pin, pin};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -19,12 +24,14 @@ use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::server::conn::auto;
 use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::Semaphore;
+use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio_util::sync::CancellationToken;
 
 use holdfast_ops::Tasks;
 
+use self::connection::{Streams, Timed, Tracked};
+pub use self::connection::{Connection, Credentials, Cut, stream_cut};
 use crate::server_tls::ServerTls;
 use crate::stall::Stalling;
 
@@ -48,13 +55,74 @@ const STALLED: Duration = Duration::from_secs(30);
 /// An HTTP/2 peer is pinged this often and must answer within the same time again.
 const KEEPALIVE: Duration = Duration::from_secs(20);
 
+/// Stands for the address of what has none.
+const NOWHERE: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), 0);
+
 /// The far end of a connection.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct Peer {
-    /// Its address.
+    /// Its address; the unspecified one for a peer on a Unix socket.
     pub address: SocketAddr,
     /// Whether the connection is encrypted.
     pub tls: bool,
+    /// The connection, with what is proven of the peer.
+    pub connection: Arc<Connection>,
+}
+
+/// How a port treats its connections.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Room for connections, shared by all ports that hold the same; one more waits in the listener's backlog. 8192.
+    pub room: Arc<Semaphore>,
+    /// The longest wait for a TLS handshake, and from the first byte of a request to the end of its headers; 10 s.
+    pub header: Duration,
+    /// The longest silence between two requests of a connection; `header` counts for it unless given.
+    pub idle: Option<Duration>,
+    /// A peer that takes nothing of its answer for so long is given up; 30 s. Read anew for each connection.
+    pub write_stall: WriteStall,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            room: Arc::new(Semaphore::new(MAX_CONNECTIONS)),
+            header: HANDSHAKE,
+            idle: None,
+            write_stall: WriteStall::new(STALLED),
+        }
+    }
+}
+
+/// A limit that can be changed while ports are open; it counts for connections that come after.
+#[derive(Clone, Debug)]
+pub struct WriteStall(Arc<AtomicU64>);
+
+impl WriteStall {
+    /// A limit.
+    pub fn new(limit: Duration) -> Self {
+        let stall = Self(Arc::default());
+        stall.set(limit);
+        stall
+    }
+
+    /// Changes it, to the millisecond.
+    pub fn set(&self, limit: Duration) {
+        self.0.store(u64::try_from(limit.as_millis()).unwrap_or(u64::MAX), Ordering::Relaxed);
+    }
+
+    /// The limit now.
+    pub fn get(&self) -> Duration {
+        Duration::from_millis(self.0.load(Ordering::Relaxed))
+    }
+}
+
+/// Where connections come from.
+#[derive(Debug)]
+pub enum Listener {
+    /// A TCP port.
+    Tcp(TcpListener),
+    /// A Unix socket.
+    Unix(UnixListener),
 }
 
 /// What answers requests.
@@ -68,7 +136,9 @@ pub trait Service: Send + Sync + 'static {
 pub struct Server {
     address: SocketAddr,
     accept: CancellationToken,
+    leave: CancellationToken,
     tasks: Tasks,
+    open: Arc<AtomicUsize>,
 }
 
 struct Shared {
@@ -76,7 +146,9 @@ struct Shared {
     tls: Option<Arc<ServerTls>>,
     tasks: Tasks,
     accept: CancellationToken,
-    room: Arc<Semaphore>,
+    leave: CancellationToken,
+    options: Options,
+    open: Arc<AtomicUsize>,
 }
 
 impl Server {
@@ -88,23 +160,53 @@ impl Server {
         parent: &Tasks,
         name: &str,
     ) -> io::Result<Self> {
-        let address = listener.local_addr()?;
-        let tasks = parent.child(name);
-        let accept = tasks.token().child_token();
-        let room = Arc::new(Semaphore::new(MAX_CONNECTIONS));
-        let shared = Shared { service, tls, tasks: tasks.clone(), accept: accept.clone(), room };
-        tasks.spawn("accept", accept_loop(listener, Arc::new(shared)));
-        Ok(Self { address, accept, tasks })
+        Self::start_with(Listener::Tcp(listener), tls, service, Options::default(), &parent.child(name))
     }
 
-    /// The address that was bound.
+    /// Starts to accept on a bound listener; `tasks` is the group of its connections alone.
+    ///
+    /// # Errors
+    /// When the listener has no address.
+    pub fn start_with(
+        listener: Listener,
+        tls: Option<Arc<ServerTls>>,
+        service: Arc<dyn Service>,
+        options: Options,
+        tasks: &Tasks,
+    ) -> io::Result<Self> {
+        let address = match &listener {
+            Listener::Tcp(listener) => listener.local_addr()?,
+            Listener::Unix(_) => NOWHERE,
+        };
+        let (accept, leave) = (tasks.token().child_token(), tasks.token().child_token());
+        let open = Arc::new(AtomicUsize::new(0));
+        let shared = Shared {
+            service,
+            tls,
+            tasks: tasks.clone(),
+            accept: accept.clone(),
+            leave: leave.clone(),
+            options,
+            open: Arc::clone(&open),
+        };
+        tasks.spawn("accept", accept_loop(listener, Arc::new(shared)));
+        Ok(Self { address, accept, leave, tasks: tasks.clone(), open })
+    }
+
+    /// The address that was bound; the unspecified one of a Unix socket.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
 
     /// How many connections are open.
     pub fn open(&self) -> usize {
-        self.tasks.running().iter().filter(|name| name.ends_with("/connection")).count()
+        self.open.load(Ordering::Acquire)
+    }
+
+    /// Tells HTTP/2 clients to take another connection, present ones and those to come; everything is served on. (What
+    /// tells HTTP/1.1 clients is the header `Connection: close` on an answer, which is the service's business.)
+    pub fn leave(&self) {
+        self.leave.cancel();
     }
 
     /// Closes the listener and tells every connection to end with the requests that are under way.
@@ -128,13 +230,35 @@ impl Server {
     }
 }
 
-async fn accept_loop(listener: TcpListener, shared: Arc<Shared>) {
+/// A connection that was taken.
+enum Taken {
+    Tcp(TcpStream, SocketAddr),
+    Unix(UnixStream),
+}
+
+/// Counts one open connection.
+struct Open(Arc<AtomicUsize>);
+
+impl Open {
+    fn one(count: &Arc<AtomicUsize>) -> Self {
+        count.fetch_add(1, Ordering::AcqRel);
+        Self(Arc::clone(count))
+    }
+}
+
+impl Drop for Open {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::AcqRel);
+    }
+}
+
+async fn accept_loop(listener: Listener, shared: Arc<Shared>) {
     loop {
         let accepted = tokio::select! {
             () = shared.accept.cancelled() => return,
-            accepted = accept(&listener, &shared.room) => accepted,
+            accepted = accept(&listener, &shared.options.room) => accepted,
         };
-        let (stream, address, permit) = match accepted {
+        let (taken, permit) = match accepted {
             Ok(accepted) => accepted,
             Err(error) => {
                 // Out of descriptors, or a peer that was gone at once: neither ends the loop.
@@ -143,36 +267,48 @@ async fn accept_loop(listener: TcpListener, shared: Arc<Shared>) {
                 continue;
             }
         };
-        let connection = Arc::clone(&shared);
+        let (connection, open) = (Arc::clone(&shared), Open::one(&shared.open));
         shared.tasks.spawn("connection", async move {
-            serve(stream, address, &connection).await;
-            drop(permit);
+            serve(taken, &connection).await;
+            drop((permit, open));
         });
     }
 }
 
-async fn accept(
-    listener: &TcpListener,
-    room: &Arc<Semaphore>,
-) -> io::Result<(TcpStream, SocketAddr, tokio::sync::OwnedSemaphorePermit)> {
+async fn accept(listener: &Listener, room: &Arc<Semaphore>) -> io::Result<(Taken, OwnedSemaphorePermit)> {
     let permit = Arc::clone(room).acquire_owned().await.map_err(io::Error::other)?;
-    let (stream, address) = listener.accept().await?;
-    Ok((stream, address, permit))
+    let taken = match listener {
+        Listener::Tcp(listener) => listener.accept().await.map(|(stream, from)| Taken::Tcp(stream, from))?,
+        Listener::Unix(listener) => listener.accept().await.map(|(stream, _)| Taken::Unix(stream))?,
+    };
+    Ok((taken, permit))
 }
 
-async fn serve(stream: TcpStream, address: SocketAddr, shared: &Arc<Shared>) {
+async fn serve(taken: Taken, shared: &Arc<Shared>) {
+    let (stream, address) = match taken {
+        Taken::Tcp(stream, address) => (stream, address),
+        Taken::Unix(stream) => {
+            let credentials = Credentials::of(&stream);
+            let peer = Peer { address: NOWHERE, tls: false, connection: Connection::new(None, credentials) };
+            return http(stream, peer, shared).await;
+        }
+    };
     // Answers are small; waiting to fill a segment would only delay them.
     let _ = stream.set_nodelay(true);
     let Some(tls) = &shared.tls else {
-        return http(stream, Peer { address, tls: false }, shared).await;
+        return http(stream, Peer { address, tls: false, connection: Connection::new(None, None) }, shared).await;
     };
-    let handshake = tokio::time::timeout(HANDSHAKE, tls.acceptor().accept(stream));
+    let handshake = tokio::time::timeout(shared.options.header, tls.acceptor().accept(stream));
     let accepted = tokio::select! {
         () = shared.accept.cancelled() => return,
         accepted = handshake => accepted,
     };
     match accepted {
-        Ok(Ok(stream)) => http(stream, Peer { address, tls: true }, shared).await,
+        Ok(Ok(stream)) => {
+            // Present only when the verifier of the port took the chain; a resumed session keeps it.
+            let chain = stream.get_ref().1.peer_certificates().map(Arc::from);
+            http(stream, Peer { address, tls: true, connection: Connection::new(chain, None) }, shared).await;
+        }
         Ok(Err(error)) => tracing::debug!(peer = %address, %error, "a TLS handshake failed"),
         Err(_) => tracing::debug!(peer = %address, "a TLS handshake took too long"),
     }
@@ -182,32 +318,54 @@ async fn http<S>(stream: S, peer: Peer, shared: &Arc<Shared>)
 where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
-    let service = Arc::clone(&shared.service);
-    let service = service_fn(move |request| {
-        let answer = Arc::clone(&service).call(peer, request);
-        async move { Ok::<_, std::convert::Infallible>(answer.await) }
+    let (service, about, from) = (Arc::clone(&shared.service), Arc::clone(&peer.connection), peer.address);
+    let service = service_fn(move |request: Request<Incoming>| {
+        let busy = peer.connection.begin(request.version());
+        let answer = Arc::clone(&service).call(peer.clone(), request);
+        async move { Ok::<_, std::convert::Infallible>(answer.await.map(|body| Tracked::new(body, busy))) }
     });
-    let builder = builder(&shared.tasks);
-    let mut connection =
-        pin!(builder.serve_connection(TokioIo::new(Stalling::new(stream, STALLED)), service));
-    let ended = tokio::select! {
-        ended = connection.as_mut() => ended,
-        () = shared.accept.cancelled() => {
-            connection.as_mut().graceful_shutdown();
-            connection.await
+    let options = &shared.options;
+    let stream = Stalling::new(stream, options.write_stall.get());
+    let stream = Timed::new(stream, options.idle.map(|idle| (options.header, idle)), &about);
+    let builder = builder(&shared.tasks, options);
+    let mut connection = pin!(builder.serve_connection(TokioIo::new(stream), service));
+    let mut told = false;
+    let ended = loop {
+        tokio::select! {
+            ended = connection.as_mut() => break ended,
+            () = about.was_cut() => return,
+            () = told_to_end(shared, &about), if !told => {
+                told = true;
+                connection.as_mut().graceful_shutdown();
+            }
         }
     };
     if let Err(error) = ended {
-        tracing::debug!(peer = %peer.address, error, "a connection ended early");
+        tracing::debug!(peer = %from, error, "a connection ended early");
     }
 }
 
-fn builder(tasks: &Tasks) -> auto::Builder<Streams> {
-    let mut builder = auto::Builder::new(Streams(tasks.clone()));
+/// Resolves when the connection shall end with what is under way.
+async fn told_to_end(shared: &Shared, connection: &Connection) {
+    let leaving = async {
+        shared.leave.cancelled().await;
+        connection.speaks_h2().await;
+    };
+    tokio::select! {
+        () = shared.accept.cancelled() => {}
+        () = connection.idle_is_over() => {}
+        () = leaving => {}
+    }
+}
+
+fn builder(tasks: &Tasks, options: &Options) -> auto::Builder<Streams> {
+    let mut builder = auto::Builder::new(Streams::new(tasks));
+    // With a limit of its own for silence, the stream below keeps both.
+    let header = options.idle.is_none().then_some(options.header);
     builder
         .http1()
         .timer(TokioTimer::new())
-        .header_read_timeout(HANDSHAKE)
+        .header_read_timeout(header)
         .max_buf_size(MAX_HEADERS as usize)
         .half_close(false);
     builder
@@ -219,20 +377,6 @@ fn builder(tasks: &Tasks) -> auto::Builder<Streams> {
         .keep_alive_interval(KEEPALIVE)
         .keep_alive_timeout(KEEPALIVE);
     builder
-}
-
-/// Runs the streams of HTTP/2 connections as owned tasks.
-#[derive(Clone, Debug)]
-struct Streams(Tasks);
-
-impl<F> hyper::rt::Executor<F> for Streams
-where
-    F: Future + Send + 'static,
-    F::Output: Send + 'static,
-{
-    fn execute(&self, future: F) {
-        self.0.spawn("stream", future);
-    }
 }
 
 #[cfg(test)]

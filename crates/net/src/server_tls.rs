@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, Ordering};
 
 use arc_swap::ArcSwap;
 use holdfast_core::Kind;
@@ -22,6 +23,18 @@ pub struct TlsFiles {
     pub key: PathBuf,
     /// PEM authorities; when given, clients must show a certificate of one of them.
     pub client_ca: Option<PathBuf>,
+}
+
+/// Whether clients are asked for a certificate.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub enum ClientCertificate {
+    /// Never, whatever authorities are known.
+    None,
+    /// Asked for. A client may come without; with one that cannot be verified it is refused.
+    Request,
+    /// Mandatory, where authorities are known.
+    #[default]
+    Require,
 }
 
 /// Why files cannot be used.
@@ -54,20 +67,34 @@ impl TlsError {
 #[derive(Debug)]
 pub struct ServerTls {
     files: TlsFiles,
+    clients: ClientCertificate,
     config: ArcSwap<ServerConfig>,
+    expires: AtomicI64,
 }
 
 impl ServerTls {
-    /// Reads the files.
+    /// Reads the files. Clients must show a certificate when there are authorities for them.
     pub fn load(files: TlsFiles) -> Result<Arc<Self>, TlsError> {
-        let config = ArcSwap::from(read(&files)?);
-        Ok(Arc::new(Self { files, config }))
+        Self::load_for(files, ClientCertificate::Require)
+    }
+
+    /// Reads the files, and says whether clients are asked for a certificate.
+    pub fn load_for(files: TlsFiles, clients: ClientCertificate) -> Result<Arc<Self>, TlsError> {
+        let (config, expires) = read(&files, clients)?;
+        Ok(Arc::new(Self { files, clients, config: ArcSwap::from(config), expires: AtomicI64::new(expires) }))
     }
 
     /// Reads the files again. When they are bad the former ones stay in use.
     pub fn reload(&self) -> Result<(), TlsError> {
-        self.config.store(read(&self.files)?);
+        let (config, expires) = read(&self.files, self.clients)?;
+        self.config.store(config);
+        self.expires.store(expires, Ordering::Release);
         Ok(())
+    }
+
+    /// When the certificate in use ends, in seconds since the Unix epoch.
+    pub fn expires(&self) -> i64 {
+        self.expires.load(Ordering::Acquire)
     }
 
     /// An acceptor for the next connection.
@@ -81,8 +108,10 @@ pub fn provider() -> Arc<CryptoProvider> {
     Arc::new(rustls::crypto::aws_lc_rs::default_provider())
 }
 
-fn read(files: &TlsFiles) -> Result<Arc<ServerConfig>, TlsError> {
+/// What the files say, and when the certificate ends.
+fn read(files: &TlsFiles, clients: ClientCertificate) -> Result<(Arc<ServerConfig>, i64), TlsError> {
     let chain = certificates(&files.cert)?;
+    let expires = chain.first().map(|own| expiry(own)).transpose()?.unwrap_or(i64::MAX);
     let key = holdfast_ops::secret_file::read(&files.key)?;
     let key = PrivateKeyDer::from_pem_slice(key.expose_secret()).map_err(|e| pem(&files.key, &e))?;
     let mismatch = |e: rustls::Error| TlsError::Mismatch(e.to_string());
@@ -90,19 +119,29 @@ fn read(files: &TlsFiles) -> Result<Arc<ServerConfig>, TlsError> {
         .with_safe_default_protocol_versions()
         .map_err(mismatch)?;
     let builder = match &files.client_ca {
-        None => builder.with_no_client_auth(),
-        Some(path) => {
+        Some(path) if clients != ClientCertificate::None => {
             let mut roots = rustls::RootCertStore::empty();
             for authority in certificates(path)? {
                 roots.add(authority).map_err(mismatch)?;
             }
-            let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider()).build();
+            let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider());
+            let verifier = match clients {
+                ClientCertificate::Request => verifier.allow_unauthenticated().build(),
+                _ => verifier.build(),
+            };
             builder.with_client_cert_verifier(verifier.map_err(|e| TlsError::Mismatch(e.to_string()))?)
         }
+        _ => builder.with_no_client_auth(),
     };
     let mut config = builder.with_single_cert(chain, key).map_err(mismatch)?;
     config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
-    Ok(Arc::new(config))
+    Ok((Arc::new(config), expires))
+}
+
+fn expiry(certificate: &CertificateDer<'_>) -> Result<i64, TlsError> {
+    let parsed = x509_parser::parse_x509_certificate(certificate);
+    let (_, parsed) = parsed.map_err(|e| TlsError::Mismatch(e.to_string()))?;
+    Ok(parsed.validity().not_after.timestamp())
 }
 
 fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, TlsError> {

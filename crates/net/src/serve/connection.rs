@@ -1,0 +1,327 @@
+//! One connection of a port: what is proven of its peer, whether it is busy, and how long it may be silent.
+//!
+//! What must hold: between two requests a connection ends in order after the limit of silence, and without ceremony when a
+//! request's headers do not come to their end in time; while a request is under way neither limit counts.
+
+use std::future::Future;
+use std::io;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+use bytes::Bytes;
+use holdfast_ops::Tasks;
+use http::Version;
+use hyper::body::{Frame, SizeHint};
+use rustls_pki_types::CertificateDer;
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::UnixStream;
+use tokio::sync::Notify;
+use tokio::time::{Instant, Sleep, sleep_until};
+
+use super::{Body, BodyError};
+
+/// Who is at the other end of a Unix socket, as the kernel saw it when the connection was made.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct Credentials {
+    /// User id.
+    pub uid: u32,
+    /// Group id.
+    pub gid: u32,
+    /// Process id, where the kernel tells it.
+    pub pid: Option<i32>,
+}
+
+impl Credentials {
+    pub(super) fn of(stream: &UnixStream) -> Option<Self> {
+        let peer = stream.peer_cred().ok()?;
+        Some(Self { uid: peer.uid(), gid: peer.gid(), pid: peer.pid() })
+    }
+}
+
+/// A connection.
+#[derive(Debug)]
+pub struct Connection {
+    certificates: Option<Arc<[CertificateDer<'static>]>>,
+    credentials: Option<Credentials>,
+    /// Requests whose answer has not been written or given up.
+    busy: AtomicUsize,
+    /// Requests so far.
+    requests: AtomicUsize,
+    h2: AtomicBool,
+    h2_seen: Notify,
+    idle_over: Notify,
+    cut: Cut,
+}
+
+impl Connection {
+    pub(super) fn new(
+        certificates: Option<Arc<[CertificateDer<'static>]>>,
+        credentials: Option<Credentials>,
+    ) -> Arc<Self> {
+        Arc::new(Self {
+            certificates,
+            credentials,
+            busy: AtomicUsize::new(0),
+            requests: AtomicUsize::new(0),
+            h2: AtomicBool::new(false),
+            h2_seen: Notify::new(),
+            idle_over: Notify::new(),
+            cut: Cut::default(),
+        })
+    }
+
+    /// A connection of which nothing is proven, for tests of services.
+    pub fn unproven() -> Arc<Self> {
+        Self::new(None, None)
+    }
+
+    /// A connection of a peer with this chain or these credentials, for tests of services.
+    pub fn proven(chain: Option<Vec<CertificateDer<'static>>>, credentials: Option<Credentials>) -> Arc<Self> {
+        Self::new(chain.map(Arc::from), credentials)
+    }
+
+    /// The certificate chain that the peer presented and the TLS layer verified, its own first; DER.
+    pub fn certificates(&self) -> Option<&Arc<[CertificateDer<'static>]>> {
+        self.certificates.as_ref()
+    }
+
+    /// Who the peer of a Unix socket is.
+    pub const fn credentials(&self) -> Option<Credentials> {
+        self.credentials
+    }
+
+    /// Ends the whole connection.
+    pub const fn cut(&self) -> &Cut {
+        &self.cut
+    }
+
+    /// A request came.
+    pub(super) fn begin(self: &Arc<Self>, version: Version) -> Busy {
+        self.requests.fetch_add(1, Ordering::AcqRel);
+        self.busy.fetch_add(1, Ordering::AcqRel);
+        if version == Version::HTTP_2 && !self.h2.swap(true, Ordering::AcqRel) {
+            self.h2_seen.notify_one();
+        }
+        Busy(Arc::clone(self))
+    }
+
+    pub(super) async fn was_cut(&self) {
+        self.cut.0.notified().await;
+    }
+
+    pub(super) async fn idle_is_over(&self) {
+        self.idle_over.notified().await;
+    }
+
+    /// Resolves once a request of HTTP/2 was seen.
+    pub(super) async fn speaks_h2(&self) {
+        if !self.h2.load(Ordering::Acquire) {
+            self.h2_seen.notified().await;
+        }
+    }
+}
+
+/// Ends something of a connection at once: the whole of it, or one HTTP/2 stream.
+#[derive(Clone, Debug, Default)]
+pub struct Cut(Arc<Notify>);
+
+impl Cut {
+    /// Ends it.
+    pub fn now(&self) {
+        self.0.notify_one();
+    }
+}
+
+tokio::task_local! {
+    static STREAM: Cut;
+}
+
+/// What ends the HTTP/2 stream that the caller is answering, and nothing else of its connection; none elsewhere.
+pub fn stream_cut() -> Option<Cut> {
+    STREAM.try_with(Clone::clone).ok()
+}
+
+/// Runs the streams of HTTP/2 connections as owned tasks that can be cut one by one.
+#[derive(Clone, Debug)]
+pub(super) struct Streams(Tasks);
+
+impl Streams {
+    pub(super) fn new(tasks: &Tasks) -> Self {
+        Self(tasks.clone())
+    }
+}
+
+impl<F> hyper::rt::Executor<F> for Streams
+where
+    F: Future + Send + 'static,
+    F::Output: Send + 'static,
+{
+    fn execute(&self, future: F) {
+        let cut = Cut::default();
+        self.0.spawn("stream", STREAM.scope(cut.clone(), async move {
+            tokio::select! {
+                _ = future => {}
+                () = cut.0.notified() => {}
+            }
+        }));
+    }
+}
+
+/// A request under way.
+#[derive(Debug)]
+pub(super) struct Busy(Arc<Connection>);
+
+impl Drop for Busy {
+    fn drop(&mut self) {
+        self.0.busy.fetch_sub(1, Ordering::AcqRel);
+    }
+}
+
+/// The body of an answer, which keeps its request under way until it was written or given up.
+pub(super) struct Tracked {
+    body: Body,
+    _busy: Busy,
+}
+
+impl Tracked {
+    pub(super) const fn new(body: Body, busy: Busy) -> Self {
+        Self { body, _busy: busy }
+    }
+}
+
+impl hyper::body::Body for Tracked {
+    type Data = Bytes;
+    type Error = BodyError;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
+        Pin::new(&mut self.body).poll_frame(cx)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}
+
+/// A stream that keeps the limits of silence.
+pub(super) struct Timed<S> {
+    stream: S,
+    /// For headers from their first byte, and for silence between requests.
+    limits: Option<(Duration, Duration)>,
+    connection: Arc<Connection>,
+    /// The requests that were seen to begin.
+    requests: usize,
+    /// When the first byte of a request came whose headers are not at their end.
+    head_since: Option<Instant>,
+    idle_since: Instant,
+    /// Never later than the limit that counts; where it is earlier, it is set anew when it rings.
+    alarm: Option<Pin<Box<Sleep>>>,
+}
+
+impl<S> Timed<S> {
+    pub(super) fn new(stream: S, limits: Option<(Duration, Duration)>, connection: &Arc<Connection>) -> Self {
+        let connection = Arc::clone(connection);
+        let idle_since = Instant::now();
+        Self { stream, limits, connection, requests: 0, head_since: None, idle_since, alarm: None }
+    }
+
+    /// Notes whether a request began since the last look.
+    fn look(&mut self) {
+        let requests = self.connection.requests.load(Ordering::Acquire);
+        if requests != self.requests {
+            self.requests = requests;
+            self.head_since = None;
+            self.idle_since = Instant::now();
+        }
+    }
+
+    fn is_busy(&self) -> bool {
+        self.connection.busy.load(Ordering::Acquire) > 0
+    }
+
+    fn bytes_came(&mut self) {
+        self.look();
+        // HTTP/2 says more than requests; its own pings find dead peers.
+        if self.head_since.is_none() && !self.is_busy() && !self.connection.h2.load(Ordering::Acquire) {
+            self.head_since = Some(Instant::now());
+        }
+    }
+
+    fn nothing_came(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let Some((header, idle)) = self.limits else { return Poll::Pending };
+        self.look();
+        if self.is_busy() {
+            self.alarm = None;
+            self.idle_since = Instant::now();
+            return Poll::Pending;
+        }
+        let limit = self.head_since.map_or(self.idle_since + idle, |since| since + header);
+        let alarm = self.alarm.get_or_insert_with(|| Box::pin(sleep_until(limit)));
+        if alarm.deadline() > limit {
+            alarm.as_mut().reset(limit);
+        }
+        ready!(alarm.as_mut().poll(cx));
+        let now = Instant::now();
+        if now < limit {
+            alarm.as_mut().reset(limit);
+        } else if self.head_since.is_some() {
+            return Poll::Ready(Err(io::ErrorKind::TimedOut.into()));
+        } else {
+            self.connection.idle_over.notify_one();
+            // The end in order follows; should it not, this rings again.
+            self.idle_since = now;
+            alarm.as_mut().reset(now + idle);
+        }
+        alarm.as_mut().poll(cx).map(|()| Err(io::ErrorKind::TimedOut.into()))
+    }
+}
+
+impl<S: AsyncRead + Unpin> AsyncRead for Timed<S> {
+    fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        let before = buf.filled().len();
+        match Pin::new(&mut self.stream).poll_read(cx, buf) {
+            Poll::Pending => self.nothing_came(cx),
+            read => {
+                if self.limits.is_some() && buf.filled().len() > before {
+                    self.bytes_came();
+                }
+                read
+            }
+        }
+    }
+}
+
+impl<S: AsyncWrite + Unpin> AsyncWrite for Timed<S> {
+    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.stream).poll_write(cx, buf)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(cx)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bufs: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.stream).poll_write_vectored(cx, bufs)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.stream.is_write_vectored()
+    }
+}
