@@ -154,6 +154,8 @@ pub struct Stream {
     beat: bool,
     dates_open: bool,
     goaway: Option<(Reason, Duration)>,
+    /// Why the client was told to move last.
+    gone: Option<Reason>,
     end: Option<End>,
 }
 
@@ -173,6 +175,7 @@ impl Stream {
             beat: false,
             dates_open: true,
             goaway: None,
+            gone: None,
             end: None,
         }
     }
@@ -237,9 +240,10 @@ impl Stream {
         self.dates_open = true;
     }
 
-    /// Tells the client to move.
-    pub const fn go_away(&mut self, reason: Reason, within: Duration) {
-        if self.goaway.is_none() {
+    /// Tells the client to move; once for each reason.
+    pub fn go_away(&mut self, reason: Reason, within: Duration) {
+        if self.gone != Some(reason) {
+            self.gone = Some(reason);
             self.goaway = Some((reason, within));
         }
     }

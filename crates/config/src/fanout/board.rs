@@ -4,25 +4,18 @@
 //! whoever looks after a change was announced sees that change or a later one.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use arc_swap::ArcSwap;
+use holdfast_core::Mono;
 use holdfast_core::freshness::State;
+pub use holdfast_core::stream::Seq;
+use holdfast_ops::MonoClock;
 use parking_lot::Mutex;
 use tokio::sync::broadcast;
 
 use crate::value::Value;
-
-/// The number of a visible change within the process.
-#[derive(Clone, Copy, Debug, Default, Eq, Hash, Ord, PartialEq, PartialOrd)]
-pub struct Seq(u64);
-
-impl Seq {
-    /// As a number.
-    pub const fn get(self) -> u64 {
-        self.0
-    }
-}
+use crate::wire::{self, Encoded};
 
 /// What readers see of one binding.
 #[derive(Clone, Debug)]
@@ -31,6 +24,16 @@ pub struct Record {
     pub state: State<Value>,
     /// The number of its last visible change.
     pub seq: Seq,
+    /// When it was published.
+    pub published: Mono,
+    /// Made when the first reader wants it, for all of them.
+    encoded: OnceLock<Encoded>,
+}
+
+impl Record {
+    fn new(state: State<Value>, seq: Seq) -> Self {
+        Self { state, seq, published: MonoClock.now(), encoded: OnceLock::new() }
+    }
 }
 
 /// The place of one binding on the board; it outlives every change of its record.
@@ -50,6 +53,11 @@ impl Entry {
     pub fn load(&self) -> Arc<Record> {
         self.record.load_full()
     }
+
+    /// What a record of this entry is on the wire; encoded once, whoever asks.
+    pub fn encoded<'a>(&self, record: &'a Record) -> &'a Encoded {
+        record.encoded.get_or_init(|| wire::encode(&self.name, &record.state))
+    }
 }
 
 /// One record changed.
@@ -59,6 +67,9 @@ pub struct Change {
     pub entry: Arc<Entry>,
     /// Whether a reader sees a difference; else only dates moved.
     pub visible: bool,
+    /// The number of the last visible change, of any entry, when this one was announced. Announcements come in the order
+    /// of these numbers.
+    pub seq: Seq,
 }
 
 /// All bindings of the running configuration.
@@ -91,7 +102,7 @@ impl Board {
 
     /// The number of the last visible change.
     pub fn seq(&self) -> Seq {
-        Seq(*self.next.lock())
+        Seq::new(*self.next.lock())
     }
 
     /// Follows changes from now on. Whoever falls behind gets `Lagged` and looks at everything.
@@ -109,7 +120,7 @@ impl Board {
                 Some((name, entry)) => (Arc::clone(name), Arc::clone(entry)),
                 None => {
                     let name: Arc<str> = name.into();
-                    let record = ArcSwap::from_pointee(Record { state: State::default(), seq: self.seq() });
+                    let record = ArcSwap::from_pointee(Record::new(State::default(), self.seq()));
                     (Arc::clone(&name), Arc::new(Entry { name, record }))
                 }
             })
@@ -117,8 +128,9 @@ impl Board {
         let gone: Vec<_> = before.iter().filter(|(name, _)| !after.contains_key(*name)).collect();
         let gone: Vec<_> = gone.into_iter().map(|(_, entry)| Arc::clone(entry)).collect();
         self.entries.store(Arc::new(after));
+        let next = self.next.lock();
         for entry in gone {
-            let _ = self.changes.send(Change { entry, visible: true });
+            let _ = self.changes.send(Change { entry, visible: true, seq: Seq::new(*next) });
         }
     }
 
@@ -128,10 +140,10 @@ impl Board {
         // Held over the store, so that whoever reads a number finds the records of all changes up to it.
         let mut next = self.next.lock();
         *next += u64::from(visible);
-        let seq = if visible { Seq(*next) } else { entry.load().seq };
-        entry.record.store(Arc::new(Record { state, seq }));
-        drop(next);
-        let _ = self.changes.send(Change { entry, visible });
+        let seq = if visible { Seq::new(*next) } else { entry.load().seq };
+        entry.record.store(Arc::new(Record::new(state, seq)));
+        // Announced under the same lock, so that whoever followed up to a number was told of all changes up to it.
+        let _ = self.changes.send(Change { entry, visible, seq: Seq::new(*next) });
     }
 }
 

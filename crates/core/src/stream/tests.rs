@@ -160,6 +160,8 @@ fn a_client_is_told_to_move_and_is_served_on() {
         drain(&mut s, 2, &[bound(2, 0)]),
         [Next::GoAway(Reason::Draining, Duration::from_secs(2)), name(0, Some(2), Why::Change)]
     );
+    s.go_away(Reason::Draining, Duration::from_secs(1));
+    assert_eq!(drain(&mut s, 2, &[bound(2, 0)]), []);
     s.end(End::Now);
     assert_eq!(drain(&mut s, 2, &[bound(2, 0)]), [Next::End]);
 }

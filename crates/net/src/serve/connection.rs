@@ -3,10 +3,12 @@
 //! What must hold: between two requests a connection ends in order after the limit of silence, and without ceremony when a
 //! request's headers do not come to their end in time; while a request is under way neither limit counts.
 
+use std::any::Any;
+use std::fmt;
 use std::future::Future;
 use std::io;
 use std::pin::Pin;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
@@ -42,7 +44,6 @@ impl Credentials {
 }
 
 /// A connection.
-#[derive(Debug)]
 pub struct Connection {
     certificates: Option<Arc<[CertificateDer<'static>]>>,
     credentials: Option<Credentials>,
@@ -53,7 +54,9 @@ pub struct Connection {
     h2: AtomicBool,
     h2_seen: Notify,
     idle_over: Notify,
+    stalled: AtomicBool,
     cut: Cut,
+    facts: OnceLock<Arc<dyn Any + Send + Sync>>,
 }
 
 impl Connection {
@@ -69,7 +72,9 @@ impl Connection {
             h2: AtomicBool::new(false),
             h2_seen: Notify::new(),
             idle_over: Notify::new(),
+            stalled: AtomicBool::new(false),
             cut: Cut::default(),
+            facts: OnceLock::new(),
         })
     }
 
@@ -98,6 +103,17 @@ impl Connection {
         &self.cut
     }
 
+    /// Whether the connection was given up since its peer took nothing for too long.
+    pub fn is_stalled(&self) -> bool {
+        self.stalled.load(Ordering::Acquire)
+    }
+
+    /// What the service made of the peer with the connection's first request, kept for the others.
+    pub fn facts<T: Send + Sync + 'static>(&self, make: impl FnOnce(&Self) -> T) -> Option<Arc<T>> {
+        let facts = self.facts.get_or_init(|| Arc::new(make(self)));
+        Arc::clone(facts).downcast().ok()
+    }
+
     /// A request came.
     pub(super) fn begin(self: &Arc<Self>, version: Version) -> Busy {
         self.requests.fetch_add(1, Ordering::AcqRel);
@@ -109,7 +125,7 @@ impl Connection {
     }
 
     pub(super) async fn was_cut(&self) {
-        self.cut.0.notified().await;
+        self.cut.asked_for().await;
     }
 
     pub(super) async fn idle_is_over(&self) {
@@ -124,6 +140,16 @@ impl Connection {
     }
 }
 
+impl fmt::Debug for Connection {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let certified = self.certificates.is_some();
+        f.debug_struct("Connection")
+            .field("certified", &certified)
+            .field("credentials", &self.credentials)
+            .finish_non_exhaustive()
+    }
+}
+
 /// Ends something of a connection at once: the whole of it, or one HTTP/2 stream.
 #[derive(Clone, Debug, Default)]
 pub struct Cut(Arc<Notify>);
@@ -132,6 +158,11 @@ impl Cut {
     /// Ends it.
     pub fn now(&self) {
         self.0.notify_one();
+    }
+
+    /// Resolves once it is to end, for whoever carries that out.
+    pub async fn asked_for(&self) {
+        self.0.notified().await;
     }
 }
 
@@ -164,7 +195,7 @@ where
         self.0.spawn("stream", STREAM.scope(cut.clone(), async move {
             tokio::select! {
                 _ = future => {}
-                () = cut.0.notified() => {}
+                () = cut.asked_for() => {}
             }
         }));
     }
@@ -248,6 +279,15 @@ impl<S> Timed<S> {
         self.connection.busy.load(Ordering::Acquire) > 0
     }
 
+    fn written<T>(&self, written: Poll<io::Result<T>>) -> Poll<io::Result<T>> {
+        if let Poll::Ready(Err(error)) = &written
+            && error.kind() == io::ErrorKind::TimedOut
+        {
+            self.connection.stalled.store(true, Ordering::Release);
+        }
+        written
+    }
+
     fn bytes_came(&mut self) {
         self.look();
         // HTTP/2 says more than requests; its own pings find dead peers.
@@ -302,11 +342,13 @@ impl<S: AsyncRead + Unpin> AsyncRead for Timed<S> {
 
 impl<S: AsyncWrite + Unpin> AsyncWrite for Timed<S> {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.stream).poll_write(cx, buf)
+        let written = Pin::new(&mut self.stream).poll_write(cx, buf);
+        self.written(written)
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_flush(cx)
+        let flushed = Pin::new(&mut self.stream).poll_flush(cx);
+        self.written(flushed)
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
@@ -318,7 +360,8 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Timed<S> {
         cx: &mut Context<'_>,
         bufs: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.stream).poll_write_vectored(cx, bufs)
+        let written = Pin::new(&mut self.stream).poll_write_vectored(cx, bufs);
+        self.written(written)
     }
 
     fn is_write_vectored(&self) -> bool {
