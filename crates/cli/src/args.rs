@@ -183,6 +183,8 @@ pub enum Command {
 pub enum Role {
     /// Issues short-lived database credentials.
     Hub,
+    /// Serves named values of other backends to many consumers.
+    Config,
 }
 
 #[derive(Args, Debug)]
@@ -199,6 +201,9 @@ pub struct ServerArgs {
     /// What is logged, such as `info,holdfast_hub=debug`. HOLDFAST_LOG wins over it.
     #[arg(long, value_name = "FILTER")]
     pub log: Option<String>,
+    /// The name of this replica in its own records; of the config role. The host name unless given.
+    #[arg(long, value_name = "NAME")]
+    pub node_id: Option<String>,
 }
 
 #[derive(Args, Debug)]

@@ -5,6 +5,7 @@
 
 #![cfg_attr(test, allow(clippy::disallowed_methods, reason = "tests may spawn bare tasks and read clocks"))]
 
+pub mod api;
 pub mod audit;
 pub mod auth;
 pub mod binding;
@@ -22,6 +23,7 @@ pub mod problem;
 pub mod provider;
 pub mod ratelimit;
 pub mod reference;
+pub mod server;
 pub mod upstream;
 pub mod value;
 pub mod wire;

@@ -12,6 +12,7 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::Histogram;
 
 use crate::label::label;
+use crate::ratelimit::Limit;
 
 label! {
     /// What was asked for.
@@ -48,18 +49,6 @@ label! {
         MaxAge = "max_age",
         /// Its caller is no longer known.
         Unauthenticated = "unauthenticated",
-    }
-}
-
-label! {
-    /// A limit that refused something.
-    Limit {
-        /// Requests of one subject.
-        Requests = "requests",
-        /// Streams of one subject.
-        SubjectStreams = "streams_per_subject",
-        /// Streams in all.
-        Streams = "streams_total",
     }
 }
 
@@ -253,7 +242,11 @@ impl Default for Meters {
             attempt_seconds: r.register("attempt_seconds", "Time of an attempt", attempt_seconds),
             upstreams_down: r.register("upstreams_down", "Upstreams that fail as a whole", Gauge::default()),
             reloads: r.register("reload", "Configurations read again", Family::default()),
-            generation: r.register("config_generation", "Number of the configuration in use", Gauge::default()),
+            generation: r.register(
+                "config_generation",
+                "Number of the configuration in use",
+                Gauge::default(),
+            ),
             lkg_restores: r.register("lkg_restore", "Uses of the last-known-good file", Family::default()),
             audit_dropped: r.register("audit_dropped", "Audit lines that were lost", Counter::default()),
             auth_failures: r.register("auth_failures", "Callers that were not let in", Family::default()),
@@ -308,7 +301,7 @@ mod tests {
         meters.streams_closed.get_or_create(&ReasonLabel { reason: StreamEnd::Slow }).inc();
         meters.frames.get_or_create(&EventLabel { event: "update" }).inc();
         meters.reload(Reload::Rejected);
-        meters.limited(Limit::Streams);
+        meters.limited(Limit::StreamsTotal);
         meters.bindings.get_or_create(&StateLabel { state: Standing::Stale }).set(3);
         let text = meters.render();
         for line in [

@@ -368,7 +368,11 @@ impl Slot {
     fn due(&self, view: View, redate: Duration) -> Due {
         match (self.allowed, self.told, view) {
             (false, Told::Denied, _) | (true, Told::Unbound, View::Unbound) => Due::Nothing,
-            (true, Told::State { seq, resolved_at, redated }, View::Bound { seq: now, resolved_at: date, confirmed }) => {
+            (
+                true,
+                Told::State { seq, resolved_at, redated },
+                View::Bound { seq: now, resolved_at: date, confirmed },
+            ) => {
                 if now > seq {
                     Due::State
                 } else if confirmed && moved(resolved_at, date, redated.then_some(redate)) {

@@ -30,8 +30,8 @@ use tokio_util::sync::CancellationToken;
 
 use holdfast_ops::Tasks;
 
-use self::connection::{Streams, Timed, Tracked};
 pub use self::connection::{Connection, Credentials, Cut, stream_cut};
+use self::connection::{Streams, Timed, Tracked};
 use crate::server_tls::ServerTls;
 use crate::stall::Stalling;
 
@@ -296,7 +296,8 @@ async fn serve(taken: Taken, shared: &Arc<Shared>) {
     // Answers are small; waiting to fill a segment would only delay them.
     let _ = stream.set_nodelay(true);
     let Some(tls) = &shared.tls else {
-        return http(stream, Peer { address, tls: false, connection: Connection::new(None, None) }, shared).await;
+        return http(stream, Peer { address, tls: false, connection: Connection::new(None, None) }, shared)
+            .await;
     };
     let handshake = tokio::time::timeout(shared.options.header, tls.acceptor().accept(stream));
     let accepted = tokio::select! {
@@ -379,6 +380,8 @@ fn builder(tasks: &Tasks, options: &Options) -> auto::Builder<Streams> {
     builder
 }
 
+#[cfg(test)]
+mod option_tests;
 #[cfg(test)]
 mod tests {
     use http_body_util::{BodyExt as _, Full};

@@ -60,7 +60,8 @@ impl OwnedPath {
     /// Removes the path, unless someone else has put a socket of his own there. To be called while the listener is still
     /// open, since an inode that is free may be given to another file.
     pub fn remove(&self) {
-        let ours = std::fs::symlink_metadata(&self.path).is_ok_and(|now| (now.dev(), now.ino()) == self.identity);
+        let ours =
+            std::fs::symlink_metadata(&self.path).is_ok_and(|now| (now.dev(), now.ino()) == self.identity);
         if ours && let Err(error) = std::fs::remove_file(&self.path) {
             tracing::warn!(path = %self.path.display(), %error, "a socket could not be removed");
         }

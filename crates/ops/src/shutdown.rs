@@ -1,7 +1,7 @@
 //! Signals of the operating system as values, for the shells that walk through the phases of going down.
 //!
-//! The first SIGTERM or SIGINT asks for a graceful end, the second one for an end at once; SIGHUP asks to read
-//! certificates and log files again.
+//! The first SIGTERM or SIGINT asks for a graceful end, the second one for an end at once, a third one says so again; SIGHUP
+//! asks to read certificates and log files again.
 
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::watch;
@@ -18,6 +18,8 @@ pub enum Request {
     Graceful,
     /// Skip to the end.
     Immediate,
+    /// A third time: even the end takes too long.
+    Again,
 }
 
 /// Receivers of what the signals ask for.
@@ -97,7 +99,11 @@ impl Handlers {
                 else => return,
             };
             request.send_modify(|asked| {
-                *asked = if *asked == Request::Serve { Request::Graceful } else { Request::Immediate };
+                *asked = match *asked {
+                    Request::Serve => Request::Graceful,
+                    Request::Graceful => Request::Immediate,
+                    Request::Immediate | Request::Again => Request::Again,
+                };
                 tracing::info!(signal = name, request = ?*asked, "going down");
             });
         }

@@ -80,6 +80,12 @@ impl<T> TaskHandle<T> {
         self.result.await.ok()
     }
 
+    /// Waits for the result without giving the handle up, so that a `select!` may look again; to be asked once more only
+    /// when it was dropped before it was ready.
+    pub async fn wait(&mut self) -> Option<T> {
+        (&mut self.result).await.ok()
+    }
+
     /// Stops the task at its next await. Has no effect on a thread or on blocking work that has begun.
     pub fn abort(&self) {
         if let Some(abort) = &self.abort {

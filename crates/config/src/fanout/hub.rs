@@ -108,12 +108,15 @@ pub(super) struct Shared {
     generation: AtomicU64,
     followed: AtomicU64,
     next: AtomicU64,
-    topics: Mutex<HashMap<Box<[u8]>, BTreeMap<u64, (Arc<Open>, usize)>>>,
+    topics: Mutex<HashMap<Box<[u8]>, Followers>>,
     streams: Mutex<BTreeMap<u64, Arc<Open>>>,
     wheel: Mutex<Wheel>,
     turns: Notify,
     leaving: Mutex<Option<Leave>>,
 }
+
+/// The streams that follow a name, each with the name's place in it.
+type Followers = BTreeMap<u64, (Arc<Open>, usize)>;
 
 #[derive(Clone, Copy)]
 enum Leave {
@@ -156,12 +159,28 @@ struct Wheel {
     stalls: BTreeMap<(Mono, u64), Arc<Open>>,
 }
 
+/// What a step of the wheel brings.
+struct Due {
+    /// Whose heart beats.
+    beating: Vec<Arc<Open>>,
+    /// Whose credential has ended.
+    expired: Vec<Arc<Open>>,
+    /// Whose stall is to be looked at.
+    stalled: Vec<Arc<Open>>,
+}
+
 /// What a stream sees of a name, and what it writes of it.
 pub(super) type Look = Option<(Arc<Entry>, Arc<Record>)>;
 
 impl Hub {
     /// A hub over a board; its tasks end with `tasks`.
-    pub fn start(board: Arc<Board>, boot: Boot, settings: HubSettings, meters: Meters, tasks: &Tasks) -> Self {
+    pub fn start(
+        board: Arc<Board>,
+        boot: Boot,
+        settings: HubSettings,
+        meters: Meters,
+        tasks: &Tasks,
+    ) -> Self {
         let changes = board.follow();
         let followed = AtomicU64::new(board.seq().get());
         let shared = Arc::new(Shared {
@@ -202,8 +221,11 @@ impl Hub {
     /// Begins a stream; it is over when its body is dropped.
     pub fn subscribe(&self, asked: Subscription) -> StreamBody {
         let (shared, settings) = (&self.0, **self.0.settings.load());
-        let (resume, judged, rules) =
-            (asked.last_event_id.clone(), asked.judged, Rules { redate: settings.redate, fresh: asked.fresh });
+        let (resume, judged, rules) = (
+            asked.last_event_id.clone(),
+            asked.judged,
+            Rules { redate: settings.redate, fresh: asked.fresh },
+        );
         let rights = asked.rights.clone();
         let open = shared.new_stream(asked, &settings, rules);
         shared.admit(&open);
@@ -239,6 +261,22 @@ impl Hub {
     /// Tells every stream, open or to come, that its client should move; all are served on.
     pub fn tell_to_go(&self, within: Duration) {
         self.0.leave(Leave::Told(within));
+    }
+
+    /// Cuts the streams that are still open, with their connections where they have them for themselves.
+    pub fn cut(&self) {
+        for open in self.0.streams.lock().values() {
+            match (&open.cut, &open.connection) {
+                (Some(cut), _) => cut.now(),
+                (None, Some(connection)) => connection.cut().now(),
+                (None, None) => {}
+            }
+        }
+    }
+
+    /// Judges every stream anew by what counts already, since time passed a date that matters.
+    pub async fn judge_again(&self) {
+        self.applied(self.generation()).await;
     }
 
     /// Ends every stream, open or to come, in order.
@@ -466,7 +504,7 @@ impl Shared {
 
     /// One step of the wheel.
     fn step(&self, now: Mono, wall: Wall) {
-        let (beating, expired, stalled) = self.wheel.lock().step(now, wall);
+        let Due { beating, expired, stalled } = self.wheel.lock().step(now, wall);
         for open in beating {
             open.beat(now);
         }
@@ -554,15 +592,14 @@ impl Wheel {
         self.slots.iter().all(BTreeMap::is_empty)
     }
 
-    /// Whose heart beats, whose credential has ended, and whose stall is to be looked at.
-    fn step(&mut self, now: Mono, wall: Wall) -> (Vec<Arc<Open>>, Vec<Arc<Open>>, Vec<Arc<Open>>) {
+    fn step(&mut self, now: Mono, wall: Wall) -> Due {
         let beating = self.slots.get(self.at).map(|slot| slot.values().cloned().collect());
         self.at = (self.at + 1) % STEPS;
         let rest = self.expiries.split_off(&(wall, u64::MAX));
         let expired = std::mem::replace(&mut self.expiries, rest).into_values().collect();
         let rest = self.stalls.split_off(&(now, u64::MAX));
         let stalled = std::mem::replace(&mut self.stalls, rest).into_values().collect();
-        (beating.unwrap_or_default(), expired, stalled)
+        Due { beating: beating.unwrap_or_default(), expired, stalled }
     }
 }
 

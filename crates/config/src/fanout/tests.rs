@@ -314,9 +314,7 @@ async fn a_stream_that_takes_nothing_is_cut_alone() {
     let (slow, quick) = (Cut::default(), Cut::default());
     let (body, _) = rig.open(Subscription { cut: Some(slow.clone()), ..rig.asked(&["a"]) }).await;
     let (mut reading, _) = rig.open(Subscription { cut: Some(quick.clone()), ..rig.asked(&["a"]) }).await;
-    let reader = rig.tasks.spawn("reader", async move {
-        while let Some(Ok(_)) = reading.frame().await {}
-    });
+    let reader = rig.tasks.spawn("reader", async move { while let Some(Ok(_)) = reading.frame().await {} });
     tokio::time::timeout(SOON, slow.asked_for()).await.unwrap();
     drop(body);
     assert_eq!(*rig.caller.ended.lock(), [StreamEnd::Slow]);

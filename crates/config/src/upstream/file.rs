@@ -25,7 +25,7 @@ use crate::value::Value;
 mod read;
 #[cfg(test)]
 mod tests;
-mod watch;
+pub(crate) mod watch;
 
 /// How long changes gather before they are told.
 const DEBOUNCE: Duration = Duration::from_millis(20);

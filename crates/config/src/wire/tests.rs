@@ -127,13 +127,11 @@ fn frames() {
     let mut out = BytesMut::new();
     frame(&mut out, Event::Update, None, b"{}");
     frame(&mut out, Event::Synced, Some("abcdefgh.1.2.00000000"), b"{}");
+    assert_eq!(out, "event: update\ndata: {}\n\nevent: synced\nid: abcdefgh.1.2.00000000\ndata: {}\n\n");
     assert_eq!(
-        out,
-        "event: update\ndata: {}\n\nevent: synced\nid: abcdefgh.1.2.00000000\ndata: {}\n\n"
-    );
-    assert_eq!(fresh([("b", AT), ("a", AT)]), concat!(
+        fresh([("b", AT), ("a", AT)]),
         r#"{"names":{"a":"2026-07-26T21:04:11Z","b":"2026-07-26T21:04:11Z"}}"#
-    ));
+    );
     assert_eq!(
         goaway(Reason::Draining, Duration::from_millis(7500)),
         r#"{"reason":"draining","within_ms":7500}"#

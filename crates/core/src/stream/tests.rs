@@ -106,10 +106,7 @@ fn dates_come_as_one_frame_a_beat_where_asked_for() {
     let mut s = stream(&[true, true], 1, true);
     drain(&mut s, 1, &[bound(1, 0), bound(1, 0)]);
     assert!(s.mark(0, bound(1, 5)));
-    assert_eq!(
-        drain(&mut s, 1, &[bound(1, 5), bound(1, 0)]),
-        [Next::Fresh(vec![(0, wall(5).unwrap())])]
-    );
+    assert_eq!(drain(&mut s, 1, &[bound(1, 5), bound(1, 0)]), [Next::Fresh(vec![(0, wall(5).unwrap())])]);
     assert!(!s.mark(1, bound(1, 6)), "not before the next beat");
     assert_eq!(drain(&mut s, 1, &[bound(1, 5), bound(1, 6)]), []);
     s.beat();

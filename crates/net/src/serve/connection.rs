@@ -8,8 +8,8 @@ use std::fmt;
 use std::future::Future;
 use std::io;
 use std::pin::Pin;
-use std::sync::{Arc, OnceLock};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
@@ -84,7 +84,10 @@ impl Connection {
     }
 
     /// A connection of a peer with this chain or these credentials, for tests of services.
-    pub fn proven(chain: Option<Vec<CertificateDer<'static>>>, credentials: Option<Credentials>) -> Arc<Self> {
+    pub fn proven(
+        chain: Option<Vec<CertificateDer<'static>>>,
+        credentials: Option<Credentials>,
+    ) -> Arc<Self> {
         Self::new(chain.map(Arc::from), credentials)
     }
 
@@ -192,12 +195,15 @@ where
 {
     fn execute(&self, future: F) {
         let cut = Cut::default();
-        self.0.spawn("stream", STREAM.scope(cut.clone(), async move {
-            tokio::select! {
-                _ = future => {}
-                () = cut.asked_for() => {}
-            }
-        }));
+        self.0.spawn(
+            "stream",
+            STREAM.scope(cut.clone(), async move {
+                tokio::select! {
+                    _ = future => {}
+                    () = cut.asked_for() => {}
+                }
+            }),
+        );
     }
 }
 
@@ -326,7 +332,11 @@ impl<S> Timed<S> {
 }
 
 impl<S: AsyncRead + Unpin> AsyncRead for Timed<S> {
-    fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
         let before = buf.filled().len();
         match Pin::new(&mut self.stream).poll_read(cx, buf) {
             Poll::Pending => self.nothing_came(cx),

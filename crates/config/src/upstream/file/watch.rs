@@ -18,7 +18,7 @@ type Interest = (PathBuf, Option<OsString>);
 
 /// The shared watcher.
 #[derive(Default)]
-pub(super) struct Directories {
+pub(crate) struct Directories {
     routes: Arc<Routes>,
     watcher: Mutex<Watched>,
 }
@@ -40,7 +40,7 @@ struct Watched {
 }
 
 /// One object's share; its directories are let go when it is dropped.
-pub(super) struct Subscription {
+pub(crate) struct Subscription {
     id: u64,
     directories: Arc<Directories>,
     held: BTreeSet<PathBuf>,
@@ -50,7 +50,12 @@ pub(super) struct Subscription {
 
 impl Directories {
     /// A subscription without directories; [`Subscription::aim`] gives it some.
-    pub(super) fn subscribe(self: &Arc<Self>) -> notify::Result<Subscription> {
+    pub(crate) fn subscribe(self: &Arc<Self>) -> notify::Result<Subscription> {
+        self.subscribe_with(Arc::default())
+    }
+
+    /// A subscription that tells the same as others.
+    pub(crate) fn subscribe_with(self: &Arc<Self>, dirty: Arc<Notify>) -> notify::Result<Subscription> {
         let mut watched = self.watcher.lock();
         if watched.watcher.is_none() {
             let routes = Arc::clone(&self.routes);
@@ -59,7 +64,6 @@ impl Directories {
         watched.next += 1;
         let id = watched.next;
         drop(watched);
-        let dirty = Arc::new(Notify::new());
         let route = Route { interests: BTreeSet::new(), dirty: Arc::clone(&dirty) };
         self.routes.0.lock().insert(id, route);
         Ok(Subscription { id, directories: Arc::clone(self), held: BTreeSet::new(), dirty })
@@ -102,7 +106,7 @@ impl Subscription {
     ///
     /// # Errors
     /// When a directory cannot be watched, such as at the system's limit.
-    pub(super) fn aim(&mut self, path: &Path, is_directory: bool) -> notify::Result<()> {
+    pub(crate) fn aim(&mut self, path: &Path, is_directory: bool) -> notify::Result<()> {
         let interests = interests(path, is_directory);
         let wanted: BTreeSet<PathBuf> = interests.iter().map(|(dir, _)| dir.clone()).collect();
         if let Some(route) = self.directories.routes.0.lock().get_mut(&self.id) {
