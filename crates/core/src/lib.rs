@@ -7,6 +7,8 @@
 pub mod answer;
 pub mod epoch;
 pub mod failover;
+#[cfg(test)]
+mod fleet;
 pub mod freshness;
 pub mod intent;
 pub mod kind;
