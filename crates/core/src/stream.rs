@@ -277,7 +277,10 @@ impl Stream {
     /// `look` loads a name as it is now.
     pub fn next<R>(&mut self, followed: Seq, mut look: impl FnMut(usize) -> (View, R)) -> Next<R> {
         match self.end {
-            Some(End::Now) => return Next::End,
+            // Who ends a stream says why, also when it could not be said before.
+            Some(End::Now) => {
+                return self.goaway.take().map_or(Next::End, |(reason, within)| Next::GoAway(reason, within));
+            }
             Some(End::Unauthenticated) => {
                 return self.due.pop_front().map_or(Next::End, Next::Unauthenticated);
             }

@@ -21,6 +21,9 @@ use crate::wire::{self, Fault, message};
 /// About as much of a batch is handed over at once.
 const PIECE: usize = 16 * 1024;
 
+/// What a batch ends with.
+const END: &[u8] = b"]}";
+
 /// What a name that is allowed gives.
 enum Found {
     Unbound,
@@ -164,7 +167,10 @@ impl Batch {
         }
         if self.names.is_empty() {
             self.ended = true;
-            self.rest.push_back(Bytes::from_static(b"]}"));
+            match self.rest.is_empty() {
+                true => out.extend_from_slice(END),
+                false => self.rest.push_back(Bytes::from_static(END)),
+            }
         }
         out.freeze()
     }

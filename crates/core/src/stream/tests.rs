@@ -163,6 +163,17 @@ fn a_client_is_told_to_move_and_is_served_on() {
     assert_eq!(drain(&mut s, 2, &[bound(2, 0)]), [Next::End]);
 }
 
+#[test]
+fn who_is_told_to_move_and_ended_at_once_hears_both() {
+    let mut s = stream(&[true], 1, false);
+    drain(&mut s, 1, &[bound(1, 0)]);
+    s.go_away(Reason::Draining, Duration::ZERO);
+    s.mark(0, bound(2, 0));
+    s.end(End::Now);
+    let out = drain(&mut s, 2, &[bound(2, 0)]);
+    assert_eq!(out, [Next::GoAway(Reason::Draining, Duration::ZERO), Next::End]);
+}
+
 /// A board whose changes reach the stream late, and a client that drops and resumes.
 struct World {
     seqs: Vec<u64>,

@@ -8,7 +8,7 @@ use std::fmt;
 use std::future::Future;
 use std::io;
 use std::pin::Pin;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
@@ -51,6 +51,9 @@ pub struct Connection {
     busy: AtomicUsize,
     /// Requests so far.
     requests: AtomicUsize,
+    born: Instant,
+    /// When the last request under way ended, in nanoseconds since `born`.
+    ended: AtomicU64,
     h2: AtomicBool,
     h2_seen: Notify,
     idle_over: Notify,
@@ -69,6 +72,8 @@ impl Connection {
             credentials,
             busy: AtomicUsize::new(0),
             requests: AtomicUsize::new(0),
+            born: Instant::now(),
+            ended: AtomicU64::new(0),
             h2: AtomicBool::new(false),
             h2_seen: Notify::new(),
             idle_over: Notify::new(),
@@ -125,6 +130,11 @@ impl Connection {
             self.h2_seen.notify_one();
         }
         Busy(Arc::clone(self))
+    }
+
+    /// When it was last busy.
+    fn idle_since(&self) -> Instant {
+        self.born + Duration::from_nanos(self.ended.load(Ordering::Acquire))
     }
 
     pub(super) async fn was_cut(&self) {
@@ -213,6 +223,8 @@ pub(super) struct Busy(Arc<Connection>);
 
 impl Drop for Busy {
     fn drop(&mut self) {
+        let ended = u64::try_from(self.0.born.elapsed().as_nanos()).unwrap_or(u64::MAX);
+        self.0.ended.fetch_max(ended, Ordering::AcqRel);
         self.0.busy.fetch_sub(1, Ordering::AcqRel);
     }
 }
@@ -259,7 +271,6 @@ pub(super) struct Timed<S> {
     requests: usize,
     /// When the first byte of a request came whose headers are not at their end.
     head_since: Option<Instant>,
-    idle_since: Instant,
     /// Never later than the limit that counts; where it is earlier, it is set anew when it rings.
     alarm: Option<Pin<Box<Sleep>>>,
 }
@@ -267,8 +278,7 @@ pub(super) struct Timed<S> {
 impl<S> Timed<S> {
     pub(super) fn new(stream: S, limits: Option<(Duration, Duration)>, connection: &Arc<Connection>) -> Self {
         let connection = Arc::clone(connection);
-        let idle_since = Instant::now();
-        Self { stream, limits, connection, requests: 0, head_since: None, idle_since, alarm: None }
+        Self { stream, limits, connection, requests: 0, head_since: None, alarm: None }
     }
 
     /// Notes whether a request began since the last look.
@@ -277,7 +287,6 @@ impl<S> Timed<S> {
         if requests != self.requests {
             self.requests = requests;
             self.head_since = None;
-            self.idle_since = Instant::now();
         }
     }
 
@@ -305,29 +314,34 @@ impl<S> Timed<S> {
     fn nothing_came(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let Some((header, idle)) = self.limits else { return Poll::Pending };
         self.look();
-        if self.is_busy() {
-            self.alarm = None;
-            self.idle_since = Instant::now();
-            return Poll::Pending;
-        }
-        let limit = self.head_since.map_or(self.idle_since + idle, |since| since + header);
+        let limit = self.limit(header, idle);
         let alarm = self.alarm.get_or_insert_with(|| Box::pin(sleep_until(limit)));
         if alarm.deadline() > limit {
             alarm.as_mut().reset(limit);
         }
         ready!(alarm.as_mut().poll(cx));
-        let now = Instant::now();
-        if now < limit {
-            alarm.as_mut().reset(limit);
+        let (now, limit) = (Instant::now(), self.limit(header, idle));
+        let next = if now < limit {
+            limit
         } else if self.head_since.is_some() {
             return Poll::Ready(Err(io::ErrorKind::TimedOut.into()));
         } else {
             self.connection.idle_over.notify_one();
             // The end in order follows; should it not, this rings again.
-            self.idle_since = now;
-            alarm.as_mut().reset(now + idle);
-        }
+            now + idle
+        };
+        let Some(alarm) = &mut self.alarm else { return Poll::Pending };
+        alarm.as_mut().reset(next);
         alarm.as_mut().poll(cx).map(|()| Err(io::ErrorKind::TimedOut.into()))
+    }
+
+    /// When the connection has been silent for too long. The alarm rings for a busy one too, since nobody looks here when
+    /// its request ends.
+    fn limit(&self, header: Duration, idle: Duration) -> Instant {
+        if self.is_busy() {
+            return Instant::now() + idle;
+        }
+        self.head_since.map_or_else(|| self.connection.idle_since() + idle, |since| since + header)
     }
 }
 

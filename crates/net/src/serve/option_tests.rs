@@ -246,11 +246,7 @@ async fn who_leaves_tells_http_2_clients_and_serves_them_on() {
     let mut body = client.send_request(get(&server, "/stream")).await.unwrap().into_body();
     body.frame().await.unwrap().unwrap();
     server.leave();
-    let told = async {
-        while client.ready().await.is_ok() {
-            tokio::task::yield_now().await;
-        }
-    };
+    let told = async { while client.send_request(get(&server, "/plain")).await.is_ok() {} };
     tokio::time::timeout(SOON, told).await.unwrap();
     assert!(tokio::time::timeout(Duration::from_millis(200), body.frame()).await.is_err(), "it goes on");
     let mut new = h2(&server, &tasks).await;
