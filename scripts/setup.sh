@@ -21,6 +21,8 @@ find_mariadb|mariadb-server|the database tests|all
 etcd --version|etcd-server|the benchmarks that compare with it|all
 redis-server --version|redis-server|the tests of the config server's Redis provider|all
 haproxy -v|haproxy|the tests behind a balancer|all
+nginx -v|nginx-light|the tests behind a balancer and the benchmarks that compare with it|all
+wrk_found|wrk|the benchmarks of the config server|all
 nft --version|nftables|the partition tests|all
 ip -V|iproute2|the partition tests|all
 find_faketime|libfaketime|the clock tests|all
@@ -34,6 +36,8 @@ TXT
 # Debian keeps daemons in directories that are not in everybody's path.
 export PATH="$PATH:/usr/sbin:/sbin:$HOME/.cargo/bin"
 find_postgres() { compgen -G '/usr/lib/postgresql/*/bin/postgres' >/dev/null; }
+# Its only way to tell its version exits 1.
+wrk_found() { command -v wrk; }
 find_mariadb() { command -v mariadbd || command -v mysqld; }
 find_faketime() { compgen -G '/usr/lib/*/faketime/libfaketime.so.1' >/dev/null; }
 

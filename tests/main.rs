@@ -1,3 +1,4 @@
 //! The process-level tests, one file a scenario.
 
+mod config;
 mod hub;
