@@ -1,6 +1,7 @@
 //! The config server: real processes, scripted and real upstreams, raw and real clients.
 
 mod cf01_probes;
+mod cf02_clients;
 mod cf03_upstream;
 mod cf04_settled;
 mod cf05_fields;
