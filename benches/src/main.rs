@@ -2,6 +2,7 @@
 //!
 //! Every figure is a ratio within one run: against the direct path, or against a peer that runs beside.
 
+mod config;
 mod etcd;
 mod fleet;
 mod hub;
@@ -15,6 +16,8 @@ use clap::{Parser, ValueEnum};
 enum Role {
     /// The hub.
     Hub,
+    /// The config server.
+    Config,
 }
 
 /// Benchmarks.
@@ -38,5 +41,6 @@ fn main() {
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
     match args.role {
         Role::Hub => runtime.block_on(hub::run(&args.only, args.quick, args.churn)),
+        Role::Config => runtime.block_on(config::run(&args.only, args.quick)),
     }
 }

@@ -20,10 +20,15 @@ pub struct Nginx {
 impl Nginx {
     /// Starts one with these lines in its `http` block; `PORT` in them is its port.
     pub fn start(http: &str) -> Self {
+        Self::with_workers("2", http)
+    }
+
+    /// The same with so many workers.
+    pub fn with_workers(workers: &str, http: &str) -> Self {
         let (port, dir) = (free_port(), tempfile::tempdir().unwrap());
         let text = format!(
-            "worker_processes 2;\ndaemon off;\nuser root;\npid DIR/pid;\nerror_log DIR/error.log warn;\n\
-             events {{ worker_connections 4096; }}\nhttp {{\naccess_log off;\nclient_body_temp_path DIR/body;\nproxy_temp_path DIR/proxy;\n\
+            "worker_processes {workers};\ndaemon off;\nuser root;\npid DIR/pid;\nerror_log DIR/error.log warn;\n\
+             events {{ worker_connections 1024; }}\nhttp {{\naccess_log off;\nclient_body_temp_path DIR/body;\nproxy_temp_path DIR/proxy;\n\
              fastcgi_temp_path DIR/fastcgi;\nuwsgi_temp_path DIR/uwsgi;\nscgi_temp_path DIR/scgi;\n{http}\n}}\n"
         );
         let text = text.replace("DIR", &dir.path().display().to_string()).replace("PORT", &port.to_string());

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
@@ -51,6 +52,8 @@ struct Inner {
     next: Mutex<BTreeMap<String, VecDeque<Script>>>,
     standing: Mutex<BTreeMap<String, Script>>,
     asked: Mutex<Vec<Asked>>,
+    open: AtomicUsize,
+    most: AtomicUsize,
 }
 
 /// The upstream. It ends when it is dropped.
@@ -95,6 +98,11 @@ impl Upstream {
         self.inner.asked.lock().iter().filter(|asked| asked.path == path).count()
     }
 
+    /// The most connections that were open at once.
+    pub fn most_at_once(&self) -> usize {
+        self.inner.most.load(Ordering::Relaxed)
+    }
+
     /// Its URL.
     pub fn url(&self) -> String {
         format!("http://{}", self.address)
@@ -119,7 +127,14 @@ impl Inner {
     }
 }
 
-async fn serve(mut stream: TcpStream, inner: Arc<Inner>) {
+async fn serve(stream: TcpStream, inner: Arc<Inner>) {
+    let open = inner.open.fetch_add(1, Ordering::Relaxed) + 1;
+    inner.most.fetch_max(open, Ordering::Relaxed);
+    converse(stream, &inner).await;
+    inner.open.fetch_sub(1, Ordering::Relaxed);
+}
+
+async fn converse(mut stream: TcpStream, inner: &Inner) {
     let mut buffer = Vec::new();
     loop {
         let end = loop {
