@@ -5,8 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use holdfast_client::config::{Client, Config};
-use holdfast_tests::config::{Replica, TOKEN};
+use holdfast_tests::config::{Replica, TOKEN, client};
 use holdfast_tests::eventually_async;
 use holdfast_tests::hub::PATIENCE;
 use holdfast_tests::nginx::Nginx;
@@ -45,12 +44,11 @@ async fn killing_each_in_turn_fails_no_read_and_moves_nobody_back() {
     for _ in 0..8 {
         let (stop, endpoints) = (Arc::clone(&stop), endpoints.clone());
         readers.spawn(async move {
-            let config = Config::endpoints(endpoints).token(TOKEN).insecure_no_tls(true);
-            let client = Client::new(config).unwrap();
+            let client = client(endpoints);
             let (mut reads, mut newest) = (0_u32, 0_u64);
             while !stop.load(Ordering::Relaxed) {
                 let value = client.get("v").await.unwrap_or_else(|error| panic!("read {reads}: {error}"));
-                let number: u64 = std::str::from_utf8(value.bytes()).unwrap().parse().unwrap();
+                let number: u64 = std::str::from_utf8(value.bytes.expose()).unwrap().parse().unwrap();
                 assert!(number >= newest, "{newest} and then {number}");
                 (reads, newest) = (reads + 1, number);
             }

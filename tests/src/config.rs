@@ -6,6 +6,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use aws_lc_rs::digest::{SHA256, digest};
+use holdfast_client::config::{Client, Config};
 use nix::sys::signal::Signal;
 use tempfile::TempDir;
 
@@ -228,6 +229,12 @@ impl Replica {
         });
         assert!(bad.is_none(), "logged: {}", bad.unwrap_or_default());
     }
+}
+
+/// A client of these endpoints, with the token of `reader`.
+pub fn client(endpoints: Vec<String>) -> Client {
+    let token = Some(TOKEN.into());
+    Client::new(Config { endpoints, token, insecure_no_tls: true, ..Config::default() }).unwrap()
 }
 
 /// The bytes of a value object as text.

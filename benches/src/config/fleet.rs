@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use holdfast_client::config::{Client, Config, Event};
-use holdfast_tests::config::{Replica, TOKEN};
+use holdfast_client::config::{Client, Event};
+use holdfast_tests::config::{Replica, client};
 use holdfast_tests::eventually_async;
 use parking_lot::Mutex;
 use tokio::task::JoinSet;
@@ -76,7 +76,7 @@ impl Rig {
     fn client(&self, first: usize) -> Client {
         let mut endpoints: Vec<_> = self.replicas.iter().map(Replica::url).collect();
         endpoints.rotate_left(first % 3);
-        Client::new(Config::endpoints(endpoints).token(TOKEN).insecure_no_tls(true)).unwrap()
+        client(endpoints)
     }
 
     /// 32 clients that read 200 times a second in all.
@@ -99,7 +99,7 @@ impl Rig {
                     };
                     saw.longest_gap = saw.longest_gap.max(last.elapsed());
                     last = Instant::now();
-                    let (got, before) = (number(value.bytes()), newest.entry(name).or_insert(0));
+                    let (got, before) = (number(value.bytes.expose()), newest.entry(name).or_insert(0));
                     saw.backward += usize::from(got < *before);
                     *before = got.max(*before);
                 }
@@ -115,9 +115,9 @@ impl Rig {
                 let mut watch = client.watch(names.iter().map(String::as_str)).unwrap();
                 while let Some(event) = watch.next().await {
                     let Event::Update(value) = event else { continue };
-                    let (got, mut told) = (number(value.bytes()), told.lock());
+                    let (got, mut told) = (number(value.bytes.expose()), told.lock());
                     let (newest, at) = &mut told[stream];
-                    let before = newest.entry(value.name().to_owned()).or_insert(0);
+                    let before = newest.entry(value.name.to_string()).or_insert(0);
                     saw.lock().backward += usize::from(got < *before);
                     (*before, *at) = (got.max(*before), Instant::now());
                 }
