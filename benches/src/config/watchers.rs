@@ -51,7 +51,7 @@ impl Watchers {
         let (synced, closed) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
         let mut tasks = JoinSet::new();
         for i in 0..count {
-            let (send, synced, closing) = (send.clone(), Arc::clone(&synced), Closing(Arc::clone(&closed)));
+            let (send, live, closing) = (send.clone(), Arc::clone(&synced), Closing(Arc::clone(&closed)));
             let (name, port, tls) = (name(i), replica.port, tls.clone());
             tasks.spawn(async move {
                 let _closing = closing;
@@ -60,10 +60,10 @@ impl Watchers {
                     Some(tls) => {
                         let host = "127.0.0.1".try_into().unwrap();
                         if let Ok(stream) = tls.connect(host, stream).await {
-                            follow(stream, &name, &send, &synced).await;
+                            follow(stream, &name, &send, &live).await;
                         }
                     }
-                    None => follow(stream, &name, &send, &synced).await,
+                    None => follow(stream, &name, &send, &live).await,
                 }
             });
             // No more at once than a server's backlog takes.
