@@ -5,12 +5,14 @@ use std::path::Path;
 use std::process::Command;
 
 use holdfast_tests::config::{Replica, TOKEN};
-use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
+use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, DnType, IsCa, KeyPair};
 
 /// An authority and a certificate for 127.0.0.1, in the replica's folder.
 fn certificates(replica: &Replica) {
     let mut params = CertificateParams::new(Vec::new()).unwrap();
     params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+    // Else both would have the library's default name, and OpenSSL take the server's for a self-signed one.
+    params.distinguished_name.push(DnType::CommonName, "authority of the test");
     params.key_usages = vec![rcgen::KeyUsagePurpose::KeyCertSign, rcgen::KeyUsagePurpose::CrlSign];
     let authority = CertifiedIssuer::self_signed(params, KeyPair::generate().unwrap()).unwrap();
     let key = KeyPair::generate().unwrap();
