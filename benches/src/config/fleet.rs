@@ -29,13 +29,15 @@ struct Saw {
     reads: Vec<Duration>,
 }
 
+/// What one stream was told: the newest number of each name, and when it last was told anything.
+type Told = (HashMap<String, u64>, Instant);
+
 struct Rig {
     replicas: Vec<Replica>,
     api: EtcdApi,
     saw: Arc<Mutex<Saw>>,
     stop: Arc<AtomicBool>,
-    /// The newest number that each stream was told of each name, and when it last was told anything.
-    told: Arc<Mutex<Vec<(HashMap<String, u64>, Instant)>>>,
+    told: Arc<Mutex<Vec<Told>>>,
     tasks: JoinSet<()>,
     _etcd: Etcd,
 }
@@ -145,7 +147,7 @@ impl Rig {
     async fn lost(&self, last: &HashMap<String, u64>) -> usize {
         let missing = || {
             let told = self.told.lock();
-            let lacks = |(newest, _): &(HashMap<String, u64>, Instant)| {
+            let lacks = |(newest, _): &Told| {
                 last.iter().filter(|(name, number)| newest.get(*name) != Some(*number)).count()
             };
             told.iter().map(lacks).sum::<usize>()
