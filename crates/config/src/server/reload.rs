@@ -66,7 +66,9 @@ impl Reloads {
             for file in &self.current.files {
                 match self.directories.subscribe_with(Arc::clone(&dirty)) {
                     Ok(mut subscription) => {
-                        if let Err(error) = subscription.aim(file, file.is_dir()) {
+                        // Events name whole paths.
+                        let file = std::path::absolute(file).unwrap_or_else(|_| file.clone());
+                        if let Err(error) = subscription.aim(&file, file.is_dir()) {
                             tracing::warn!(file = %file.display(), %error, "a file of the configuration cannot be watched");
                         }
                         held.push(subscription);
