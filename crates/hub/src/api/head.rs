@@ -68,7 +68,7 @@ impl Head {
             "DELETE" => Operation::Delete,
             _ => return Err(ApiError::unsupported_operation()),
         };
-        if operation == Operation::List && !path.ends_with('/') {
+        if operation == Operation::List {
             path.push('/');
         }
         let namespace = text(headers, "x-vault-namespace")?.unwrap_or("");
@@ -170,7 +170,7 @@ fn text<'a>(headers: &'a HeaderMap, name: &str) -> Result<Option<&'a str>, ApiEr
     value.transpose().map_err(|_| ApiError::invalid(format!("header {name} is not text")))
 }
 
-/// Decodes a path and refuses what no mount should ever see.
+/// Decodes a path, refuses what no mount should ever see, and drops empty segments: `a//b/` is `a/b`.
 fn clean_path(raw: &str) -> Result<String, ApiError> {
     if raw.len() > MAX_PATH {
         return Err(ApiError::invalid("path is too long"));
@@ -182,6 +182,8 @@ fn clean_path(raw: &str) -> Result<String, ApiError> {
     if path.chars().any(char::is_control) {
         return Err(ApiError::invalid("path cannot contain control characters"));
     }
+    // Handlers and the policy must mean the same by a path: what one of them would overlook is gone before either sees it.
+    let path = path.split('/').filter(|segment| !segment.is_empty()).collect::<Vec<_>>().join("/");
     if path.is_empty() {
         return Err(ApiError::missing());
     }
@@ -283,6 +285,17 @@ mod tests {
         assert_eq!(parse("GET", "/v1/a%20b/c..d/%C3%A9", &[]).unwrap().path, "a b/c..d/é");
         assert_eq!(refused("GET", "/ui/", &[]).0, 404);
         assert_eq!(refused("GET", "/v1/", &[]).0, 404);
+        assert_eq!(refused("GET", "/v1///", &[]).0, 404);
+    }
+
+    #[test]
+    fn a_path_has_one_form_whatever_slashes_it_came_with() {
+        for target in ["/v1/auth/token/create", "/v1/auth/token/create/", "/v1//auth//token/%2fcreate//"] {
+            assert_eq!(parse("POST", target, &[]).unwrap().path, "auth/token/create", "{target}");
+        }
+        for target in ["/v1/secret/metadata", "/v1/secret//metadata///"] {
+            assert_eq!(parse("LIST", target, &[]).unwrap().path, "secret/metadata/", "{target}");
+        }
     }
 
     #[test]
@@ -306,6 +319,11 @@ mod tests {
         let wrap = |ttl| parse("GET", "/v1/a", &[("x-vault-wrap-ttl", ttl)]).map(|h| h.wrap_ttl);
         assert_eq!(wrap("5m").unwrap(), Some(300));
         assert_eq!(wrap("0").unwrap(), None);
+        assert_eq!(
+            wrap("100ms").unwrap(),
+            Some(1),
+            "never an answer in clear for one that was to be wrapped"
+        );
         assert_eq!(wrap("soon").unwrap_err().status(), 400);
         assert!(parse("GET", "/v1/a", &[("x-vault-no-request-forwarding", "true")]).unwrap().redirect);
     }

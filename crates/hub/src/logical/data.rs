@@ -180,7 +180,7 @@ pub fn parse_bool(text: &str) -> Option<bool> {
     }
 }
 
-/// Whole seconds from `90`, `1h30m`, `1.5h`, `500ms` (rounded down) or `2d`; a leading minus negates.
+/// Whole seconds from `90`, `1h30m`, `1.5h`, `1500ms` (rounded down, but never to nothing) or `2d`; a leading minus negates.
 pub fn parse_seconds(text: &str) -> Option<i64> {
     let text = text.trim();
     if text.is_empty() {
@@ -214,7 +214,8 @@ pub fn parse_seconds(text: &str) -> Option<i64> {
         seconds += number.parse::<f64>().ok()? * factor;
         rest = tail;
     }
-    let whole = whole(seconds.trunc())?;
+    // Zero means "not set" in most places: what was meant to be short must not become endless.
+    let whole = whole(if seconds > 0.0 { seconds.trunc().max(1.0) } else { 0.0 })?;
     Some(if negative { -whole } else { whole })
 }
 
@@ -246,7 +247,10 @@ mod tests {
             ("90", 90),
             ("1h30m", 5400),
             ("1.5h", 5400),
-            ("500ms", 0),
+            ("1500ms", 1),
+            ("500ms", 1),
+            ("-1ns", -1),
+            ("0ms", 0),
             ("2d", 172_800),
             ("-1m", -60),
             ("", 0),
