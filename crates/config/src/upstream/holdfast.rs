@@ -252,4 +252,6 @@ fn refusal(error: &chained::Error) -> Outcome<Value> {
 }
 
 #[cfg(test)]
+mod replicas_tests;
+#[cfg(test)]
 mod tests;
