@@ -192,6 +192,8 @@ mod tests {
 
     #[tokio::test]
     async fn what_an_upstream_does_not_give_is_told_by_the_code() {
+        // As `main` does it.
+        let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
         let text = GOOD.replace("[bindings]", "upstream.disk = { type = 'file', roots = ['.'] }\n[bindings]\nf = 'file://f#x'\ns = 'static:hello'");
         let (dir, path) = configuration(&text.replace("a = {", "#").replace("b = 'https", "#"));
         let code = async || {

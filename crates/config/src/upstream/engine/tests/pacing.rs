@@ -96,7 +96,9 @@ async fn an_upstream_that_is_down_gets_one_probe_a_step_and_recovers_spread() {
     }
     let engine = rig.start(configuration(names.iter().map(|name| binding(name, name))));
     rig.after(600 * MS).await;
-    assert_eq!(rig.provider.all_calls(), 5);
+    // The first probe comes half a second after the fifth failure at the earliest.
+    let calls = rig.provider.all_calls();
+    assert!((5..=6).contains(&calls), "{calls} calls before the breaker stopped them");
     assert!(names.iter().all(|name| rig.served(name) == Err(Unavailable)), "also those that were not asked");
     assert!(engine.upstreams()[0].down);
     rig.after(30 * SEC).await;
