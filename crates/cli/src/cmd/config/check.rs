@@ -212,9 +212,9 @@ mod tests {
         std::fs::write(dir.path().join("f"), "{\"x\": 1}").unwrap();
         assert_eq!(code().await, codes[0]);
         let attempted = online::attempt(&load(Printer { json: false }, &path).unwrap()).await.unwrap();
-        let expected = "OBJECT                RESULT    BYTES    BINDINGS\n\
-                        ------                ------    -----    --------\n\
-                        file://f?via=disk     value     8        f\nstatic:hello          value     5        s";
+        let expected = "OBJECT               RESULT    BYTES    BINDINGS\n\
+                        ------               ------    -----    --------\n\
+                        file://f?via=disk    value     8        f\nstatic:hello         value     5        s";
         assert_eq!(online::rows(&attempted), expected);
     }
 
