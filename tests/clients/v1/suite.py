@@ -34,7 +34,7 @@ def main(endpoint: str, token: str, file: str, ca: str | None = None) -> None:
     check("a name that is not allowed", refused("permission_denied", 403, lambda: client.get("hidden")))
     wrong = Client(endpoint, "wrong", ca)
     check("a wrong token", refused("unauthenticated", 401, lambda: wrong.get("text")))
-    check("a malformed body", refused("invalid", 400, lambda: client.call("POST", "/v1/values", [])))
+    check("a malformed body", refused("invalid", 400, lambda: client.call("POST", "/v1/values", {"names": "text"})))
     values = client.get_many(["text", "nothing", "hidden", "text"])
     kinds = [value.kind if isinstance(value, Refused) else value.data for value in values]
     check("a batch keeps its order", kinds == [b"hello", "not_found", "permission_denied", b"hello"])
