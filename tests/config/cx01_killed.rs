@@ -5,14 +5,22 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use holdfast_tests::backends::EtcdServer;
 use holdfast_tests::config::{Replica, TOKEN, client};
 use holdfast_tests::eventually_async;
 use holdfast_tests::hub::PATIENCE;
 use holdfast_tests::nginx::Nginx;
 use holdfast_tests::upstream::{Script, Upstream};
 
-async fn three(upstream: &Upstream) -> Vec<Replica> {
-    let lines = format!("{}[bindings]\nv = {{ ref = \"https://web/v\", poll = \"1s\" }}\n", upstream.lines());
+/// Three replicas with a polled value `p`, and a value `v` whose revisions are ordered: two dates within a second say
+/// nothing about which is newer.
+async fn three(upstream: &Upstream, etcd: &EtcdServer) -> Vec<Replica> {
+    let lines = format!(
+        "{}[upstream.etcd]\ntype = \"etcd\"\naddrs = [\"{}\"]\n[bindings]\nv = \"etcd://v\"\n\
+         p = {{ ref = \"https://web/p\", poll = \"1s\" }}\n",
+        upstream.lines(),
+        etcd.url()
+    );
     let mut replicas = Vec::new();
     for _ in 0..3 {
         replicas.push(Replica::start(&lines).await);
@@ -36,8 +44,10 @@ fn peers(pid: u32) -> Vec<u16> {
 #[tokio::test(flavor = "multi_thread")]
 async fn killing_each_in_turn_fails_no_read_and_moves_nobody_back() {
     let upstream = Upstream::start().await;
-    upstream.set("/v", Script::ok("0"));
-    let mut replicas = three(&upstream).await;
+    upstream.set("/p", Script::ok("polled"));
+    let etcd = EtcdServer::start().await;
+    etcd.put("v", "0").await;
+    let mut replicas = three(&upstream, &etcd).await;
     let (stop, endpoints) =
         (Arc::new(AtomicBool::new(false)), replicas.iter().map(Replica::url).collect::<Vec<_>>());
     let mut readers = tokio::task::JoinSet::new();
@@ -56,7 +66,7 @@ async fn killing_each_in_turn_fails_no_read_and_moves_nobody_back() {
         });
     }
     for (round, victim) in [0, 1, 2].into_iter().enumerate() {
-        upstream.set("/v", Script::ok(&(round + 1).to_string()));
+        etcd.put("v", &(round + 1).to_string()).await;
         for replica in &replicas {
             replica.wait_value("v", &(round + 1).to_string()).await;
         }
@@ -66,9 +76,9 @@ async fn killing_each_in_turn_fails_no_read_and_moves_nobody_back() {
             assert!(peers(pid).iter().all(|port| !ports.contains(port)), "a replica talks to a replica");
         }
         replicas[victim].kill();
-        let calls = upstream.count("/v");
+        let calls = upstream.count("/p");
         eventually_async(PATIENCE, "the others poll on", || async {
-            (upstream.count("/v") > calls + 2).then_some(())
+            (upstream.count("/p") > calls + 2).then_some(())
         })
         .await;
         replicas[victim].run();
