@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 use std::process::Command;
 
+use nix::sys::signal::Signal;
 use tempfile::TempDir;
 
 use crate::eventually;
@@ -70,6 +71,14 @@ impl Nginx {
 
     fn log(&self) -> String {
         self.process.log() + &std::fs::read_to_string(self.dir.path().join("error.log")).unwrap_or_default()
+    }
+}
+
+impl Drop for Nginx {
+    /// Asked to end, it takes its workers along; killed, it would leave them behind.
+    fn drop(&mut self) {
+        self.process.signal(Signal::SIGTERM);
+        self.process.wait(PATIENCE);
     }
 }
 
