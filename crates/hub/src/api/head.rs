@@ -6,7 +6,7 @@ use secrecy::SecretString;
 use serde_json::{Map, Value};
 
 use crate::error::ApiError;
-use crate::logical::data::{parse_bool, parse_seconds};
+use crate::logical::data::{is_under_a_second, parse_bool, parse_seconds};
 use crate::logical::{Data, Operation};
 
 /// What every path starts with.
@@ -156,6 +156,9 @@ fn wrap_ttl(headers: &HeaderMap) -> Result<Option<i64>, ApiError> {
     let seconds = parse_seconds(text).ok_or_else(|| ApiError::invalid("wrap ttl is not a duration"))?;
     if seconds < 0 {
         return Err(ApiError::invalid("requested wrap ttl cannot be negative"));
+    }
+    if is_under_a_second(text) {
+        return Err(ApiError::invalid("requested wrap ttl cannot be less than one second"));
     }
     Ok((seconds > 0).then_some(seconds))
 }
@@ -319,11 +322,7 @@ mod tests {
         let wrap = |ttl| parse("GET", "/v1/a", &[("x-vault-wrap-ttl", ttl)]).map(|h| h.wrap_ttl);
         assert_eq!(wrap("5m").unwrap(), Some(300));
         assert_eq!(wrap("0").unwrap(), None);
-        assert_eq!(
-            wrap("100ms").unwrap(),
-            Some(1),
-            "never an answer in clear for one that was to be wrapped"
-        );
+        assert_eq!(wrap("100ms").unwrap_err().status(), 400, "never in clear what was to be wrapped");
         assert_eq!(wrap("soon").unwrap_err().status(), 400);
         assert!(parse("GET", "/v1/a", &[("x-vault-no-request-forwarding", "true")]).unwrap().redirect);
     }

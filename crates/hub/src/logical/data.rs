@@ -180,20 +180,33 @@ pub fn parse_bool(text: &str) -> Option<bool> {
     }
 }
 
-/// Whole seconds from `90`, `1h30m`, `1.5h`, `1500ms` (rounded down, but never to nothing) or `2d`; a leading minus negates.
+/// Whole seconds from `90`, `1h30m`, `1.5h`, `1500ms` (rounded down, but never to nothing) or `2d`; a leading minus
+/// negates.
 pub fn parse_seconds(text: &str) -> Option<i64> {
     let text = text.trim();
-    if text.is_empty() {
-        return Some(0);
-    }
-    let (negative, mut rest) = match text.strip_prefix('-') {
+    let (negative, rest) = match text.strip_prefix('-') {
         Some(rest) => (true, rest),
         None => (false, text),
     };
-    if rest.bytes().all(|b| b.is_ascii_digit()) {
-        let seconds: i64 = rest.parse().ok()?;
-        return Some(if negative { -seconds } else { seconds });
-    }
+    let seconds = match rest.bytes().all(|b| b.is_ascii_digit()) {
+        true if text.is_empty() => 0,
+        true => rest.parse().ok()?,
+        false => {
+            let exact = with_units(rest)?;
+            // Zero means "not set" in most places: what was meant to be short must not become endless.
+            whole(if exact > 0.0 { exact.trunc().max(1.0) } else { 0.0 })?
+        }
+    };
+    Some(if negative { -seconds } else { seconds })
+}
+
+/// Whether a text is a duration longer than nothing and shorter than a second, which [`parse_seconds`] rounds up.
+pub fn is_under_a_second(text: &str) -> bool {
+    with_units(text.trim()).is_some_and(|seconds| seconds > 0.0 && seconds < 1.0)
+}
+
+/// The seconds of a text such as `1h30m`.
+fn with_units(mut rest: &str) -> Option<f64> {
     let mut seconds = 0.0f64;
     while !rest.is_empty() {
         let digits = rest.find(|c: char| !c.is_ascii_digit() && c != '.')?;
@@ -214,9 +227,7 @@ pub fn parse_seconds(text: &str) -> Option<i64> {
         seconds += number.parse::<f64>().ok()? * factor;
         rest = tail;
     }
-    // Zero means "not set" in most places: what was meant to be short must not become endless.
-    let whole = whole(if seconds > 0.0 { seconds.trunc().max(1.0) } else { 0.0 })?;
-    Some(if negative { -whole } else { whole })
+    Some(seconds)
 }
 
 #[cfg(test)]
@@ -256,6 +267,11 @@ mod tests {
             ("", 0),
         ] {
             assert_eq!(parse_seconds(text), Some(seconds), "{text}");
+        }
+        for (text, under) in
+            [("999ms", true), ("0.5s", true), ("1s", false), ("0s", false), ("1", false), ("-1ms", false)]
+        {
+            assert_eq!(is_under_a_second(text), under, "{text}");
         }
         for bad in ["h", "1x", "1h2", "--1", "1..2s", "99999999999999999999"] {
             assert_eq!(parse_seconds(bad), None, "{bad}");
